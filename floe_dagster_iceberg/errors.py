@@ -1,0 +1,256 @@
+"""Every error this package raises, in one tree.
+
+    FloeStorageError
+    ├── CatalogConnectionError            retryable
+    ├── CatalogAuthenticationError
+    └── IcebergError
+        ├── TableAlreadyExistsError       (= TableExistsError)
+        ├── NoSuchTableError              (= TableNotFoundError)
+        ├── NoSuchNamespaceError          (= NamespaceNotFoundError)
+        ├── ValidationError               also a ValueError
+        ├── SchemaEvolutionError
+        │   └── IncompatibleSchemaChangeError
+        ├── WriteError
+        │   └── RowsOutsidePartitionError
+        ├── ScanError
+        ├── CommitConflictError           retryable (= ConcurrencyConflictError)
+        ├── CommitOutcomeUnknownError     retryable
+        ├── SnapshotNotFoundError
+        ├── RollbackError
+        ├── CompactionError
+        ├── MaintenanceRefusedError
+        ├── EngineCapabilityError
+        ├── PluginNotFoundError
+        └── SecretNotFoundError
+
+A message gives the fact with the values that matter, then the remedy. It never holds a
+secret or a data value. `retryable` says whether the same work may succeed when it is
+simply run again; the Dagster boundary turns it into `Failure(allow_retries=...)`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+
+def _rebuild(cls: "type[FloeStorageError]", message: str, attributes: dict[str, Any]) -> "FloeStorageError":
+    error = cls.__new__(cls, message)
+    error.args = (message,)
+    vars(error).update(attributes)
+    return error
+
+
+class FloeStorageError(Exception):
+    """Base of every error of this package."""
+
+    retryable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Constructors take other arguments than the message, and Dagster ships errors across processes.
+        return _rebuild, (type(self), str(self), dict(vars(self)))
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The error's arguments by name, for logs and Dagster metadata."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+class CatalogConnectionError(FloeStorageError):
+    """The catalog could not be reached, or did not answer in time."""
+
+    retryable = True
+
+    def __init__(self, catalog: str, *, reason: str) -> None:
+        self.catalog, self.reason = catalog, reason
+        super().__init__(
+            f"Catalog '{catalog}' is unreachable: {reason}. "
+            "Check the catalog's URI, that the service is running, and the network between."
+        )
+
+
+class CatalogAuthenticationError(FloeStorageError):
+    """The catalog refused the credentials, or they do not allow this."""
+
+    def __init__(self, catalog: str, *, reason: str) -> None:
+        self.catalog, self.reason = catalog, reason
+        super().__init__(
+            f"Authentication failed for catalog '{catalog}': {reason}. "
+            "Check the client id, secret, token and scope of the catalog configuration."
+        )
+
+
+class IcebergError(FloeStorageError):
+    """Base of the errors about tables and what is done to them."""
+
+    def __init__(self, message: str, *, table: object = None) -> None:
+        self.table = None if table is None else str(table)
+        super().__init__(message)
+
+
+class TableAlreadyExistsError(IcebergError):
+    """A table of that name is there already."""
+
+    def __init__(self, table: object) -> None:
+        super().__init__(
+            f"Table '{table}' already exists. Load it, or create it with if_not_exists=True.",
+            table=table,
+        )
+
+
+class NoSuchTableError(IcebergError):
+    """The catalog has no table of that name."""
+
+    def __init__(self, table: object) -> None:
+        super().__init__(
+            f"Table '{table}' not found in the catalog. "
+            "Check the namespace and name, create it first, or set auto_create_tables on the IO manager.",
+            table=table,
+        )
+
+
+class NoSuchNamespaceError(IcebergError):
+    """The catalog has no namespace of that name."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(f"Namespace '{namespace}' not found in the catalog. Create it with create_namespace() first.")
+        self.namespace = namespace
+
+
+class ValidationError(IcebergError, ValueError):
+    """What was asked for makes no sense as given; nothing was sent to the catalog."""
+
+
+class SchemaEvolutionError(IcebergError):
+    """The schema cannot change that way, or the data does not fit it."""
+
+    def __init__(self, message: str, *, table: object = None, column: str | None = None) -> None:
+        self.column = column
+        super().__init__(message, table=table)
+
+
+class IncompatibleSchemaChangeError(SchemaEvolutionError):
+    """The change would break readers or existing data."""
+
+    def __init__(self, table: object, *, column: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"Schema of '{table}' cannot change at column '{column}': {reason}.",
+            table=table,
+            column=column,
+        )
+
+
+class WriteError(IcebergError):
+    """Rows could not be written; the table is as it was before."""
+
+
+class RowsOutsidePartitionError(WriteError):
+    """Some rows do not belong to the partition being written."""
+
+    def __init__(self, table: object, *, columns: Sequence[str], rows: int, null_rows: int = 0) -> None:
+        self.columns, self.rows, self.null_rows = tuple(columns), rows, null_rows
+        nulls = f", {null_rows} of them NULL there" if null_rows else ""
+        super().__init__(
+            f"{rows} rows for '{table}' lie outside the partition being written "
+            f"(by {', '.join(columns)}{nulls}). Filter them in the asset, or set metadata "
+            '{"iceberg/rows_outside_partition": "drop"} or "allow".',
+            table=table,
+        )
+
+
+class ScanError(IcebergError):
+    """Rows could not be read."""
+
+
+class CommitConflictError(IcebergError):
+    """Other writers won the race for this table more often than the budget allows."""
+
+    retryable = True
+
+    def __init__(self, table: object, *, attempts: int, reason: str) -> None:
+        self.attempts, self.reason = attempts, reason
+        super().__init__(
+            f"Commit to '{table}' lost against concurrent writers ({attempts} attempts): {reason}. "
+            "Nothing was changed; run it again, or raise max_commit_retries.",
+            table=table,
+        )
+
+
+class CommitOutcomeUnknownError(IcebergError):
+    """The catalog did not say whether the commit landed."""
+
+    retryable = True
+
+    def __init__(self, table: object, *, snapshot_id: int | None, reason: str, files: Sequence[str] = ()) -> None:
+        self.snapshot_id, self.reason, self.files = snapshot_id, reason, tuple(files)
+        what = "the change" if snapshot_id is None else f"snapshot {snapshot_id}"
+        super().__init__(
+            f"It is unknown whether the commit to '{table}' landed: {reason}. Look for {what} in the table: "
+            "if it is there the commit is complete, if not run it again. "
+            f"The {len(self.files)} data files written for it were left in place.",
+            table=table,
+        )
+
+
+class SnapshotNotFoundError(IcebergError):
+    """The table has no such snapshot, tag or branch."""
+
+    def __init__(self, table: object, snapshot: object) -> None:
+        super().__init__(
+            f"Table '{table}' has no snapshot '{snapshot}'. "
+            "It may have expired; list_snapshots() and the table's refs show what is there.",
+            table=table,
+        )
+        self.snapshot = snapshot
+
+
+class RollbackError(IcebergError):
+    """The table cannot go back to that snapshot."""
+
+    def __init__(self, table: object, *, snapshot: object, reason: str) -> None:
+        self.snapshot, self.reason = snapshot, reason
+        super().__init__(f"Table '{table}' cannot be rolled back to '{snapshot}': {reason}.", table=table)
+
+
+class CompactionError(IcebergError):
+    """Files could not be rewritten; the table is as it was before."""
+
+
+class MaintenanceRefusedError(IcebergError):
+    """A safety rail stopped a maintenance operation before it changed anything."""
+
+    def __init__(self, table: object, *, rail: str, reason: str) -> None:
+        self.rail, self.reason = rail, reason
+        super().__init__(f"Maintenance of '{table}' refused by '{rail}': {reason}.", table=table)
+
+
+class EngineCapabilityError(IcebergError):
+    """This engine cannot do that; another one can."""
+
+    def __init__(self, message: str, *, engine: str, table: object = None) -> None:
+        self.engine = engine
+        super().__init__(message, table=table)
+
+
+class PluginNotFoundError(IcebergError):
+    """No plugin of that kind and name is installed."""
+
+    def __init__(self, kind: str, name: str, *, known: Sequence[str] = ()) -> None:
+        self.kind, self.name, self.known = kind, name, tuple(known)
+        super().__init__(f"No {kind} plugin '{name}' is installed. Known: {', '.join(sorted(known)) or 'none'}.")
+
+
+class SecretNotFoundError(IcebergError):
+    """A secret reference points at nothing."""
+
+    def __init__(self, reference: str, *, looked_in: Sequence[str] = ()) -> None:
+        self.reference, self.looked_in = reference, tuple(looked_in)
+        super().__init__(
+            f"Secret '{reference}' not found (looked in {', '.join(looked_in) or 'the environment'}). "
+            "Set the environment variable or mount the secret."
+        )
+
+
+TableExistsError = TableAlreadyExistsError
+TableNotFoundError = NoSuchTableError
+NamespaceNotFoundError = NoSuchNamespaceError
+ConcurrencyConflictError = CommitConflictError

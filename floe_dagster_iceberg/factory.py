@@ -1,0 +1,171 @@
+"""`create_iceberg_resources()`: everything this package gives a code location, from one call. Wiring only."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dagster import AssetChecksDefinition, AssetsDefinition, AssetSpec, Definitions, ExecutorDefinition
+
+from floe_dagster_iceberg.artifacts import CompiledArtifacts
+from floe_dagster_iceberg.asset_definitions import describe_iceberg_assets
+from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
+from floe_dagster_iceberg.io_managers.either import IcebergIOManager
+from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
+from floe_dagster_iceberg.kubernetes import PodSizes, build_executor
+from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring
+from floe_dagster_iceberg.maintenance.checks import build_checks, check_key, tables_of
+from floe_dagster_iceberg.maintenance.definitions import MaintenanceParts, build_parts
+from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
+from floe_dagster_iceberg.maintenance.pools import table_pool, with_op_settings
+from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
+from floe_dagster_iceberg.models import MaintenancePolicy
+from floe_dagster_iceberg.resources import IcebergResource
+from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+
+_logger = logging.getLogger(__name__)
+
+_ICEBERG, _SPARK = "iceberg", "pyspark"
+
+ArtifactsSource = CompiledArtifacts | Mapping[str, Any] | str | Path
+IcebergAsset = AssetsDefinition | AssetSpec
+
+
+@dataclass(frozen=True, eq=False)
+class IcebergBundle(Mapping[str, Any]):
+    """What a code location needs for Iceberg; as a mapping, its resources.
+
+    Example:
+        >>> bundle = create_iceberg_resources()
+        >>> sorted(bundle)
+        ['iceberg', 'iceberg_arrow_io_manager', 'iceberg_io_manager', 'iceberg_spark_io_manager', 'pyspark']
+
+    Attributes:
+        resources: The catalog, Spark and the IO managers, by their keys.
+        assets: The assets given, with what is known of their tables, and the maintenance assets.
+        asset_checks: Checks of the tables' health.
+        jobs: A job for each maintenance asset.
+        schedules: A schedule for each of those jobs.
+        sensors: The sensor that compacts tables whose check failed.
+        executor: The executor the artifacts name; None leaves it to Dagster.
+    """
+
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    assets: Sequence[IcebergAsset] = ()
+    asset_checks: Sequence[AssetChecksDefinition] = ()
+    jobs: Sequence[Any] = ()
+    schedules: Sequence[Any] = ()
+    sensors: Sequence[Any] = ()
+    executor: ExecutorDefinition | None = None
+
+    def definitions(self) -> Definitions:
+        """All of it as `Definitions`, to be served as they are or merged with others."""
+        return Definitions(
+            assets=self.assets,
+            asset_checks=self.asset_checks,
+            jobs=self.jobs,
+            schedules=self.schedules,
+            sensors=self.sensors,
+            resources=dict(self.resources),
+            executor=self.executor,
+        )
+
+    def __getitem__(self, key: str) -> Any:
+        return self.resources[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.resources)
+
+    def __len__(self) -> int:
+        return len(self.resources)
+
+
+def create_iceberg_resources(
+    artifacts: ArtifactsSource | None = None,
+    *,
+    assets: Iterable[IcebergAsset] = (),
+    policy: MaintenancePolicy | None = None,
+    maintenance: bool = True,
+) -> IcebergBundle:
+    """Build resources, IO managers and maintenance for the catalog that compiled artifacts name.
+
+    Nothing is connected, written or looked up here; what is wrong with the catalog shows when
+    something is executed. Artifacts without a catalog give an empty bundle and a warning.
+
+    Args:
+        artifacts: Compiled artifacts, a path to them, or their content. None is the embedded
+            default: a SQLite catalog below `$FLOE_HOME`, else below `.floe`.
+        assets: Assets that are stored in Iceberg. They get their table's name, a kind, a health
+            check, a pool and the size of their pod.
+        policy: How tables are maintained; wins over the artifacts and over table properties.
+        maintenance: Whether to define the maintenance assets; one code location of a catalog is enough.
+
+    Raises:
+        ValidationError: The artifacts or the policy are not valid, or two assets share a table.
+    """
+    given = None if artifacts is None else CompiledArtifacts.load(artifacts)
+    if given is not None and given.catalog is None:
+        _logger.warning(
+            "The compiled artifacts name no catalog: no Iceberg resources, assets or schedules are defined. "
+            "Add 'plugins.catalog' to the manifest."
+        )
+        return IcebergBundle()
+    iceberg = IcebergResource() if given is None else IcebergResource.from_artifacts(given)
+    return _build_bundle(given or CompiledArtifacts(), iceberg, list(assets), policy, maintenance=maintenance)
+
+
+def _build_bundle(
+    artifacts: CompiledArtifacts,
+    iceberg: IcebergResource,
+    assets: list[IcebergAsset],
+    policy: MaintenancePolicy | None,
+    *,
+    maintenance: bool,
+) -> IcebergBundle:
+    settings, sizes = MaintenanceSettings.from_artifacts(artifacts.maintenance), PodSizes(artifacts.resource_presets)
+    tags = sizes.maintenance_tags(settings)
+    wiring = MaintenanceWiring(
+        PolicySources(code=policy, artifacts=settings.policy, governance=artifacts.governance),
+        iceberg_resource_key=_ICEBERG,
+        spark_resource_key=_SPARK,
+        op_tags=tags,
+    )
+    namespace = iceberg.default_namespace
+    described = _describe_assets(assets, sizes, namespace)
+    checks = build_checks(described, wiring, default_namespace=namespace)
+    watched = [check_key(key) for key in tables_of(described, default_namespace=namespace)]
+    parts = build_parts(wiring, settings, job_tags=tags, health_checks=watched) if maintenance else MaintenanceParts()
+    return IcebergBundle(
+        resources=_build_resources(artifacts, iceberg),
+        assets=[*described, *parts.assets],
+        asset_checks=checks,
+        jobs=parts.jobs,
+        schedules=parts.schedules,
+        sensors=parts.sensors,
+        executor=build_executor(artifacts),
+    )
+
+
+def _build_resources(artifacts: CompiledArtifacts, iceberg: IcebergResource) -> dict[str, Any]:
+    spark = artifacts.spark
+    given: dict[str, Any] = {} if spark.master is None else {"master": spark.master}
+    pyspark = IcebergSparkResource(iceberg=iceberg, remote=spark.remote, spark_config=spark.conf, **given)
+    return {
+        _ICEBERG: iceberg,
+        _SPARK: pyspark,
+        "iceberg_io_manager": IcebergIOManager(iceberg=iceberg, pyspark=pyspark),
+        "iceberg_arrow_io_manager": ArrowIcebergIOManager(iceberg=iceberg),
+        "iceberg_spark_io_manager": SparkIcebergIOManager(iceberg=iceberg, pyspark=pyspark),
+    }
+
+
+def _describe_assets(assets: Sequence[IcebergAsset], sizes: PodSizes, namespace: str) -> list[IcebergAsset]:
+    described = []
+    for asset in describe_iceberg_assets(assets, default_namespace=namespace):
+        tables = list(tables_of([asset], default_namespace=namespace).values())
+        specs = [asset] if isinstance(asset, AssetSpec) else list(asset.specs)
+        # An op that writes several tables has no single pool that would fit.
+        pool = table_pool(tables[0]) if len(tables) == 1 else None
+        described.append(with_op_settings(asset, pool=pool, op_tags=sizes.asset_tags(specs[0].tags)))
+    return described

@@ -1,0 +1,1 @@
+"""Tables that stay healthy: a policy becomes a plan, a plan becomes work, and Dagster decides when."""

@@ -1,0 +1,239 @@
+"""Asset checks that tell when the table behind a data asset needs care."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckKey,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    AssetKey,
+    AssetsDefinition,
+    AssetSpec,
+    MetadataValue,
+    asset_check,
+)
+
+from floe_dagster_iceberg.asset_settings import AssetSettings, table_identifier
+from floe_dagster_iceberg.errors import FloeStorageError, NoSuchTableError
+from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring
+from floe_dagster_iceberg.maintenance.operations import TableMaintenance
+from floe_dagster_iceberg.maintenance.pictures import draw_histogram
+from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
+from floe_dagster_iceberg.maintenance.table_runs import gain_of
+from floe_dagster_iceberg.models import (
+    HealthThresholds,
+    MaintenanceOperation,
+    MaintenancePolicy,
+    TableHealth,
+    TableIdentifier,
+    Threshold,
+)
+from floe_dagster_iceberg.secrets import redact
+
+HEALTH_CHECK: Final = "iceberg_table_health"
+# A share of very few files says nothing about a table.
+_FEWEST_FILES_FOR_A_SHARE: Final = 10
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """One thing that a check looks at, its limits, and what mends it."""
+
+    value: Callable[[TableHealth], float | None]
+    threshold: Callable[[HealthThresholds], Threshold]
+    remedy: MaintenanceOperation
+
+
+_MEASURES: Final[Mapping[str, _Measure]] = {
+    "small_files": _Measure(
+        lambda health: _if_work(health, health.small_files),
+        lambda thresholds: thresholds.small_files,
+        MaintenanceOperation.COMPACTION,
+    ),
+    "small_file_share": _Measure(
+        lambda health: _if_many(health, _if_work(health, health.small_file_share)),
+        lambda thresholds: thresholds.small_file_share,
+        MaintenanceOperation.COMPACTION,
+    ),
+    "delete_ratio": _Measure(
+        lambda health: _if_many(health, health.delete_ratio),
+        lambda thresholds: thresholds.delete_ratio,
+        MaintenanceOperation.COMPACTION,
+    ),
+    "snapshots": _Measure(
+        lambda health: health.snapshots,
+        lambda thresholds: thresholds.snapshots,
+        MaintenanceOperation.SNAPSHOT_EXPIRY,
+    ),
+    "manifests": _Measure(
+        lambda health: health.manifests,
+        lambda thresholds: thresholds.manifests,
+        MaintenanceOperation.MANIFESTS,
+    ),
+    "metadata_json_bytes": _Measure(
+        lambda health: health.metadata_json_bytes,
+        lambda thresholds: thresholds.metadata_json_bytes,
+        MaintenanceOperation.SNAPSHOT_EXPIRY,
+    ),
+}
+
+
+def build_health_checks(
+    assets: Iterable[AssetsDefinition | AssetSpec],
+    policy: MaintenancePolicy | None = None,
+    *,
+    iceberg_resource_key: str = "iceberg",
+    default_namespace: str = "public",
+) -> Sequence[AssetChecksDefinition]:
+    """Build a check of the table's health for every asset that is stored in Iceberg.
+
+    A check warns above the first and fails above the second limit of `policy.thresholds`. It
+    never blocks what comes after it. Small files count only where compaction would put some
+    of them together. A table that is not there yet is healthy.
+
+    Args:
+        assets: The assets.
+        policy: Limits, and what counts as a small file; table properties may say otherwise.
+        iceberg_resource_key: Key of the `IcebergResource`.
+        default_namespace: Namespace of assets whose key has one part, as of their IO manager.
+    """
+    wiring = MaintenanceWiring(PolicySources(code=policy), iceberg_resource_key=iceberg_resource_key)
+    return build_checks(assets, wiring, default_namespace=default_namespace)
+
+
+def build_checks(
+    assets: Iterable[AssetsDefinition | AssetSpec], wiring: MaintenanceWiring, *, default_namespace: str
+) -> list[AssetChecksDefinition]:
+    """`build_health_checks` for definitions that share their wiring with others."""
+    return [
+        _build_check(key, table, wiring)
+        for key, table in tables_of(assets, default_namespace=default_namespace).items()
+    ]
+
+
+def tables_of(
+    assets: Iterable[AssetsDefinition | AssetSpec], *, default_namespace: str
+) -> dict[AssetKey, TableIdentifier]:
+    """The table of every asset."""
+    specs = (spec for each in assets for spec in ([each] if isinstance(each, AssetSpec) else each.specs))
+    return {
+        spec.key: table_identifier(
+            spec.key.path,
+            AssetSettings.from_metadata(spec.metadata, owner=f"asset '{spec.key.to_user_string()}'"),
+            default_namespace=default_namespace,
+        )
+        for spec in specs
+    }
+
+
+def check_key(asset_key: AssetKey) -> AssetCheckKey:
+    """Key of an asset's health check."""
+    return AssetCheckKey(asset_key, HEALTH_CHECK)
+
+
+def _build_check(key: AssetKey, table: TableIdentifier, wiring: MaintenanceWiring) -> AssetChecksDefinition:
+    @asset_check(
+        asset=key,
+        name=HEALTH_CHECK,
+        description=f"Whether the files and snapshots of '{table}' are in good order.",
+        required_resource_keys={wiring.iceberg_resource_key},
+        metadata={"dagster/table_name": str(table)},
+    )
+    def table_is_healthy(context: AssetCheckExecutionContext) -> AssetCheckResult:
+        manager = getattr(context.op_execution_context.resources, wiring.iceberg_resource_key).table_manager
+        try:
+            policy = wiring.sources.resolve(table, manager.load_table(table).properties).policy
+            return _judge(TableMaintenance(manager), table, policy)
+        except NoSuchTableError:
+            return AssetCheckResult(passed=True, description=f"Table '{table}' is not there yet.")
+        except FloeStorageError as error:
+            # A look at a table must not fail the run that has just written it.
+            return AssetCheckResult(passed=False, severity=AssetCheckSeverity.WARN, description=redact(str(error)))
+
+    return table_is_healthy
+
+
+def _judge(maintenance: TableMaintenance, table: TableIdentifier, policy: MaintenancePolicy) -> AssetCheckResult:
+    health = maintenance.health(table, policy)
+    faults = list(find_faults(health, policy.thresholds))
+    grave = any(fault.grave for fault in faults)
+    return AssetCheckResult(
+        passed=not faults,
+        severity=AssetCheckSeverity.ERROR if grave else AssetCheckSeverity.WARN,
+        description="; ".join(fault.sentence for fault in faults) or f"Table '{table}' is in good order.",
+        metadata={
+            **_health_metadata(health),
+            **_remedy_metadata(maintenance, table, policy, {fault.remedy for fault in faults}),
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A measure above its limit.
+
+    Attributes:
+        sentence: What is wrong, with the numbers.
+        grave: Whether it is above the second limit too.
+        remedy: What mends it.
+    """
+
+    sentence: str
+    grave: bool
+    remedy: MaintenanceOperation
+
+
+def find_faults(health: TableHealth, thresholds: HealthThresholds) -> Iterator[Fault]:
+    """Compare a table's state with the limits."""
+    for name, measure in _MEASURES.items():
+        value, limits = measure.value(health), measure.threshold(thresholds)
+        if value is None or value <= limits.warn:
+            continue
+        limit = limits.error if value > limits.error else limits.warn
+        sentence = f"{name.replace('_', ' ')} is {value:g}, more than {limit:g}: run {measure.remedy}"
+        yield Fault(sentence, value > limits.error, measure.remedy)
+
+
+def _if_work(health: TableHealth, value: float | None) -> float | None:
+    # What no compaction would mend, such as one small file in each partition, is no fault.
+    return value if health.partitions_needing_work else None
+
+
+def _if_many(health: TableHealth, value: float | None) -> float | None:
+    return value if health.data_files >= _FEWEST_FILES_FOR_A_SHARE else None
+
+
+def _health_metadata(health: TableHealth) -> dict[str, Any]:
+    numbers: dict[str, float | None] = {
+        "files": health.data_files,
+        "delete_files": health.delete_files,
+        "small_files": health.small_files,
+        "bytes": health.total_bytes,
+        "snapshots": health.snapshots,
+        "manifests": health.manifests,
+        "metadata_json_bytes": health.metadata_json_bytes,
+    }
+    metadata: dict[str, Any] = {f"iceberg/{name}": value for name, value in numbers.items() if value is not None}
+    metadata["dagster/table_name"] = str(health.table)
+    if picture := draw_histogram(health.file_sizes or ()):
+        metadata["iceberg/file_sizes"] = MetadataValue.md(picture)
+    return metadata
+
+
+def _remedy_metadata(
+    maintenance: TableMaintenance,
+    table: TableIdentifier,
+    policy: MaintenancePolicy,
+    remedies: set[MaintenanceOperation],
+) -> dict[str, Any]:
+    """What would mend the table, and what compaction would gain; the sensor ranks tables by it."""
+    metadata: dict[str, Any] = {"iceberg/remedies": sorted(remedies)}
+    if MaintenanceOperation.COMPACTION in remedies:
+        plan = maintenance.plan(MaintenanceOperation.COMPACTION, table, policy)
+        metadata["iceberg/compaction_gain"] = gain_of(plan)
+        metadata["iceberg/compaction_bytes"] = plan.input_bytes
+    return metadata

@@ -1,0 +1,118 @@
+"""Everything of maintenance that Dagster serves, put together."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagster import (
+    AssetCheckKey,
+    AssetChecksDefinition,
+    AssetsDefinition,
+    Definitions,
+    ScheduleDefinition,
+    SensorDefinition,
+)
+
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring, build_maintenance_assets
+from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
+from floe_dagster_iceberg.maintenance.schedules import build_jobs, build_schedules
+from floe_dagster_iceberg.maintenance.sensor import build_compaction_sensor
+from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset, MaintenanceSettings
+from floe_dagster_iceberg.models import MaintenancePolicy
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MaintenanceParts:
+    """The maintenance definitions, one by one."""
+
+    assets: Sequence[AssetsDefinition] = ()
+    jobs: Sequence[Any] = ()
+    schedules: Sequence[ScheduleDefinition] = ()
+    sensors: Sequence[SensorDefinition] = ()
+
+
+def build_maintenance_definitions(
+    policy: MaintenancePolicy | None = None,
+    *,
+    iceberg_resource_key: str = "iceberg",
+    spark_resource_key: str | None = None,
+    crons: Mapping[str, str] | None = None,
+    timezone: str = "UTC",
+    health_checks: Sequence[AssetChecksDefinition] = (),
+) -> Definitions:
+    """Build maintenance assets, jobs and schedules for all tables of a catalog.
+
+    Merge them with your own definitions, which have the resources:
+
+        Definitions.merge(my_definitions, build_maintenance_definitions(MaintenancePolicy(tables=["bronze.*"])))
+
+    Loading them connects to nothing. Schedules are stopped until somebody starts them.
+
+    Args:
+        policy: How tables are maintained; what it does not give, table properties may decide.
+        iceberg_resource_key: Key of the `IcebergResource`.
+        spark_resource_key: Key of the `IcebergSparkResource`; without one, PyIceberg does all the work.
+        crons: Cron schedules by the last part of an asset's key, as in `{"compaction": "0 3 * * *"}`.
+        timezone: Time zone of the schedules.
+        health_checks: Checks of `build_health_checks`, which become part of the definitions; when one
+            fails, a sensor requests compaction of its table.
+
+    Raises:
+        ValidationError: A cron schedule or the time zone is not valid, or an asset unknown.
+    """
+    if unknown := (crons or {}).keys() - set(MaintenanceAsset):
+        raise ValidationError(
+            f"There is no maintenance asset '{min(unknown)}' to schedule. Known are {', '.join(MaintenanceAsset)}."
+        )
+    settings = MaintenanceSettings.from_artifacts(
+        {"timezone": timezone, **{name: {"cron": cron} for name, cron in (crons or {}).items()}}
+    )
+    wiring = MaintenanceWiring(PolicySources(code=policy), iceberg_resource_key, spark_resource_key)
+    parts = build_parts(wiring, settings, health_checks=[key for check in health_checks for key in check.check_keys])
+    return Definitions(
+        assets=parts.assets,
+        asset_checks=health_checks,
+        jobs=parts.jobs,
+        schedules=parts.schedules,
+        sensors=parts.sensors,
+    )
+
+
+def build_parts(
+    wiring: MaintenanceWiring,
+    settings: MaintenanceSettings,
+    *,
+    job_tags: Mapping[MaintenanceAsset, Mapping[str, Any]] | None = None,
+    health_checks: Sequence[AssetCheckKey] = (),
+) -> MaintenanceParts:
+    """The definitions one by one, for those who add to them.
+
+    Args:
+        wiring: What they share.
+        settings: When they run by themselves.
+        job_tags: Tags of each job's runs.
+        health_checks: Checks that the sensor watches; no checks, no sensor.
+
+    Raises:
+        ValidationError: The policy is not valid, or a cron schedule is not.
+    """
+    # What is wrong for every table is said now, and not in each of their runs.
+    effective = wiring.sources.resolve()
+    if effective.warning is not None:
+        _logger.warning(effective.warning)
+    jobs = build_jobs(job_tags)
+    sensors = [
+        build_compaction_sensor(
+            health_checks, jobs[MaintenanceAsset.COMPACTION], budget=effective.policy.budget, settings=settings.sensor
+        )
+    ]
+    return MaintenanceParts(
+        assets=build_maintenance_assets(wiring),
+        jobs=list(jobs.values()),
+        schedules=build_schedules(jobs, settings.schedules),
+        sensors=sensors if health_checks else [],
+    )

@@ -1,0 +1,225 @@
+"""Maintenance of tables: measured, planned, done. Knows nothing of Dagster, and starts nothing by itself."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from floe_dagster_iceberg.errors import CommitConflictError, FloeStorageError
+from floe_dagster_iceberg.maintenance.sections import policy_of
+from floe_dagster_iceberg.models import (
+    HealthTier,
+    MaintenanceEngine,
+    MaintenanceOperation,
+    MaintenancePlan,
+    MaintenancePolicy,
+    MaintenanceResult,
+    MaintenanceStatus,
+    TableHealth,
+    TableIdentifier,
+)
+from floe_dagster_iceberg.telemetry import Telemetry, traced
+
+if TYPE_CHECKING:
+    # The manager and what works on tables bring PyIceberg and Arrow along, seconds that loading must not cost.
+    from pyiceberg.table import Table
+
+    from floe_dagster_iceberg.maintenance.execution import TaskRunner
+    from floe_dagster_iceberg.maintenance.tasks import Task, Work
+    from floe_dagster_iceberg.spark.maintenance import SparkProvider
+    from floe_dagster_iceberg.table.manager import IcebergTableManager
+
+# What an operation changes, and no deeper, is measured before and after it.
+_TIERS: Final = {
+    MaintenanceOperation.COMPACTION: HealthTier.FILES,
+    MaintenanceOperation.POSITION_DELETES: HealthTier.FILES,
+    MaintenanceOperation.SNAPSHOT_EXPIRY: HealthTier.MANIFESTS,
+    MaintenanceOperation.MANIFESTS: HealthTier.MANIFESTS,
+    MaintenanceOperation.ORPHAN_FILES: HealthTier.SUMMARY,
+}
+
+
+def _describe(operation: MaintenanceOperation, table: object, *_: Any, **__: Any) -> dict[str, Any]:
+    return {"table.identifier": str(table), "maintenance.operation": operation.value}
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class TableMaintenance:
+    """Keeps the tables of one catalog healthy.
+
+    Every operation can be planned without changing anything. Writers are never blocked: when one
+    is faster, the work is planned again or left for the next run.
+
+    Args:
+        manager: The tables' manager; its retry budget counts here, too.
+        spark: Returns a Spark session; called when one is first needed. Without it, what only
+            Spark can do is planned as blocked.
+        clock: Tells the time from which ages are counted.
+        progress: Told what long operations have done so far, in words.
+    """
+
+    def __init__(
+        self,
+        manager: "IcebergTableManager",
+        *,
+        spark: "SparkProvider | None" = None,
+        clock: Callable[[], datetime] = _utc_now,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        self._manager, self._spark, self._clock, self._progress = manager, spark, clock, progress
+        self._telemetry = Telemetry()
+
+    def health(
+        self, table: str | TableIdentifier, policy: MaintenancePolicy, *, tier: HealthTier = HealthTier.FILES
+    ) -> TableHealth:
+        """Measure a table; no JVM is started and no data file opened.
+
+        Args:
+            table: The table.
+            policy: What counts as a small file, and as a partition that needs work.
+            tier: How deep to look; each tier reads more than the one before.
+
+        Raises:
+            NoSuchTableError: There is no such table.
+            ScanError: A file of its metadata is missing or cannot be read.
+        """
+        return self._measure(self._manager.load_table(table), policy, tier)
+
+    @traced("plan_maintenance", _describe)
+    def plan(
+        self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
+    ) -> MaintenancePlan:
+        """Find out what an operation would do, and why, or why not. Changes nothing.
+
+        Raises:
+            NoSuchTableError: There is no such table.
+            ScanError: A file of its metadata is missing or cannot be read.
+            ValidationError: The policy does not fit the table.
+        """
+        return self._runner.plan(self._task(operation, table, policy)).plan
+
+    @traced("maintain_table", _describe)
+    def execute(
+        self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
+    ) -> MaintenanceResult:
+        """Plan an operation afresh and do it, if there is something to do and nothing stands in the way.
+
+        Never raises an error of this package: a table that cannot be worked on is a result that
+        failed, and a race that other writers won is a result that was skipped.
+
+        Args:
+            operation: The operation.
+            table: The table.
+            policy: How it is to be done; with `dry_run` it is only planned.
+        """
+        report = _Report(operation, table, policy, started_at=self._clock())
+        try:
+            task = self._task(operation, table, policy)
+            report.table = task.identifier
+            planned = self._runner.plan(task)
+            report.plan = planned.plan
+            report.before = self._measure(task.table, policy, _TIERS[operation])
+            if policy.dry_run:
+                return report.finish(MaintenanceStatus.PLANNED)
+            if not planned.plan.is_actionable:
+                return report.finish(MaintenanceStatus.SKIPPED)
+            work = self._runner.run(task, planned)
+            report.after = self._measure(self._manager.load_table(task.identifier), policy, _TIERS[operation])
+        except CommitConflictError as lost:
+            return report.left_for_next_run(lost.reason)
+        except FloeStorageError as error:
+            return report.finish(MaintenanceStatus.FAILED, error=str(error))
+        return report.left_for_next_run(work.lost, work) if work.lost else report.finish(MaintenanceStatus.DONE, work)
+
+    def restore_orphans(self, table: str | TableIdentifier, quarantine_id: str | None = None) -> int:
+        """Move files in quarantine back to where they were, byte by byte the same.
+
+        Args:
+            table: The table.
+            quarantine_id: One quarantine; all of the table's if not given.
+
+        Returns:
+            How many files came back.
+
+        Raises:
+            NoSuchTableError: There is no such table.
+            ValidationError: The table has no such quarantine.
+        """
+        from floe_dagster_iceberg.table.orphans import restore_quarantines  # noqa: PLC0415 - it loads PyIceberg
+
+        return restore_quarantines(self._manager.load_table(table), quarantine_id)
+
+    @cached_property
+    def _runner(self) -> "TaskRunner":
+        from floe_dagster_iceberg.maintenance.execution import TaskRunner  # noqa: PLC0415 - it loads PyIceberg
+
+        return TaskRunner(self._manager, self._spark, self._progress)
+
+    def _task(self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy) -> "Task":
+        from floe_dagster_iceberg.maintenance.tasks import Task  # noqa: PLC0415 - it loads PyIceberg
+
+        loaded = self._manager.load_table(table)
+        return Task(loaded, operation, policy, self._clock(), has_spark=self._spark is not None)
+
+    def _measure(self, table: "Table", policy: MaintenancePolicy, tier: HealthTier) -> TableHealth:
+        from floe_dagster_iceberg.table.health import measure_health  # noqa: PLC0415 - it loads PyIceberg
+
+        return measure_health(table, tier=tier, compaction=policy.compaction, now=self._clock())
+
+
+class _Report:
+    """What is known so far about one execution."""
+
+    def __init__(
+        self,
+        operation: MaintenanceOperation,
+        table: str | TableIdentifier,
+        policy: MaintenancePolicy,
+        *,
+        started_at: datetime,
+    ) -> None:
+        self._operation, self._policy, self._started_at = operation, policy, started_at
+        self._clock = time.perf_counter()
+        self.table = table if isinstance(table, TableIdentifier) else _name(table)
+        self.plan: MaintenancePlan | None = None
+        self.before: TableHealth | None = None
+        self.after: TableHealth | None = None
+
+    def left_for_next_run(self, reason: str | None, work: "Work | None" = None) -> MaintenanceResult:
+        """The table is as it was, because others were faster."""
+        if self.plan is not None:
+            self.plan = self.plan.model_copy(update={"summary": f"Left for the next run: {reason}"})
+        return self.finish(MaintenanceStatus.SKIPPED, work)
+
+    def finish(
+        self, status: MaintenanceStatus, work: "Work | None" = None, *, error: str | None = None
+    ) -> MaintenanceResult:
+        """The result, as far as it got."""
+        done: dict[str, Any] = {} if work is None else work.to_result_fields()
+        latest = self.after or self.before
+        return MaintenanceResult(
+            table=self.table,
+            operation=self._operation,
+            engine=MaintenanceEngine.PYICEBERG if self.plan is None else self.plan.engine,
+            status=status,
+            started_at=self._started_at,
+            duration=timedelta(seconds=time.perf_counter() - self._clock),
+            plan=self.plan,
+            before=self.before,
+            after=self.after,
+            snapshot_id_before=None if self.before is None else self.before.snapshot_id,
+            snapshot_id_after=None if latest is None else latest.snapshot_id,
+            overrides=policy_of(self._operation, self._policy).overrides,
+            error=error,
+            **done,
+        )
+
+
+def _name(table: str) -> TableIdentifier:
+    # A name that is not valid is told by the failure that follows; the result still says what was asked for.
+    namespace, _, name = table.rpartition(".")
+    return TableIdentifier.model_construct(namespace=namespace, name=name)

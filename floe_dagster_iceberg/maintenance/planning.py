@@ -1,0 +1,224 @@
+"""What each operation would do to a table, and why, or why not. Planning changes nothing."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from pyiceberg.table import Table
+
+from floe_dagster_iceberg.errors import MaintenanceRefusedError
+from floe_dagster_iceberg.maintenance import rails
+from floe_dagster_iceberg.maintenance.engines import (
+    MOST_ENTRIES_TO_SORT,
+    NEWEST_FORMAT_OF_PYICEBERG,
+    choose_engine,
+    commit_needs_spark,
+    compaction_needs_spark,
+)
+from floe_dagster_iceberg.maintenance.tasks import Task, format_age
+from floe_dagster_iceberg.maintenance.wording import format_bytes
+from floe_dagster_iceberg.models import MaintenanceEngine, MaintenancePlan, PlanReason
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table.delete_groups import plan_delete_groups
+from floe_dagster_iceberg.table.expiry_run import forecast_expiry
+from floe_dagster_iceberg.table.file_groups import FileGroup, plan_groups, within_limits
+from floe_dagster_iceberg.table.health import read_live_files, to_group_limits
+from floe_dagster_iceberg.table.maintenance_marks import estimate_duration
+from floe_dagster_iceberg.table.manifest_rewrite import ManifestGroups, plan_manifests
+from floe_dagster_iceberg.table.orphans import OrphanSearch, find_orphans
+
+
+def plan_compaction(task: Task) -> MaintenancePlan:
+    """Plan to put small files together, as many as the budget allows."""
+    table, policy = task.table, task.policy.compaction
+    live, strategy, limits = read_live_files(table), policy.to_strategy(), to_group_limits(table, policy)
+    found = plan_groups(live.changes, table.metadata, strategy, limits)
+    if not found:
+        return task.nothing(
+            "No partition has enough files that are too small or too large.", table_bytes=live.total_bytes
+        )
+    needs_spark = compaction_needs_spark(table.metadata.format_version, live, found, policy.strategy)
+    choice = choose_engine(task.policy.engine, needs_spark, has_spark=task.has_spark)
+    if choice.blocked_by is not None:
+        return task.blocked(choice.blocked_by, engine=choice.engine, table_bytes=live.total_bytes)
+    max_bytes = task.policy.budget.max_rewrite_bytes
+    if choice.engine is MaintenanceEngine.SPARK:
+        # Its procedure takes a table as a whole.
+        fits = max_bytes is None or sum(group.total_bytes for group in found) <= max_bytes
+        groups = found if fits else []
+    else:
+        groups = within_limits(found, strategy, max_bytes=max_bytes)
+    if not groups:
+        return task.plan(
+            PlanReason.BUDGET_CAPPED,
+            f"{len(found)} groups of files are worth rewriting, and none fits into {format_bytes(max_bytes or 0)}.",
+            engine=choice.engine,
+            table_bytes=live.total_bytes,
+        )
+    return _rewrite_plan(
+        task, groups, waiting=len(found) - len(groups), engine=choice.engine, table_bytes=live.total_bytes
+    )
+
+
+def plan_position_deletes(task: Task) -> MaintenancePlan:
+    """Plan to put position delete files together, which only Spark can do."""
+    live = read_live_files(task.table)
+    # Deletion vectors, which format version 3 has instead, are never more than one for each data file.
+    has_delete_files = task.table.metadata.format_version <= NEWEST_FORMAT_OF_PYICEBERG
+    groups = plan_delete_groups(live, task.table.properties, task.policy.compaction) if has_delete_files else []
+    if not groups:
+        return task.nothing("No partition has enough position delete files.", table_bytes=live.total_bytes)
+    choice = choose_engine(task.policy.engine, "Position delete files are to be rewritten", has_spark=task.has_spark)
+    if choice.blocked_by is not None:
+        return task.blocked(choice.blocked_by, engine=choice.engine, table_bytes=live.total_bytes)
+    files = [file for group in groups for file in group.files]
+    output_files = sum(group.output_files for group in groups)
+    input_bytes = sum(file.file_size_in_bytes for file in files)
+    return task.plan(
+        PlanReason.RECOMMENDED,
+        f"Rewrite {len(files)} position delete files of {len(groups)} partitions into about {output_files}.",
+        engine=choice.engine,
+        table_bytes=live.total_bytes,
+        partitions=len(groups),
+        files=[file.file_path for file in files],
+        input_bytes=input_bytes,
+        output_files=output_files,
+        output_bytes=input_bytes if output_files else 0,
+    )
+
+
+def plan_expiry(task: Task) -> MaintenancePlan:
+    """Plan to let old snapshots go, with the files that only they need."""
+    table, policy = task.table, task.policy.expiry
+    try:
+        rails.check_expiry(table, policy)
+    except MaintenanceRefusedError as refused:
+        return task.blocked(str(refused))
+    forecast = forecast_expiry(table, policy, task.now)
+    expired, refs, files = forecast.plan.snapshot_ids, forecast.plan.refs, forecast.files
+    if not expired and not refs and not forecast.old_metadata.files:
+        return task.nothing(
+            f"No snapshot is older than {format_age(policy.max_age)}, outside the newest "
+            f"{policy.min_snapshots_to_keep} and without a branch or tag."
+        )
+    needs_spark = commit_needs_spark(table.metadata.format_version)
+    choice = choose_engine(task.policy.engine, needs_spark, has_spark=task.has_spark)
+    if choice.blocked_by is not None:
+        return task.blocked(choice.blocked_by, engine=choice.engine)
+    if choice.engine is MaintenanceEngine.SPARK and not policy.delete_files:
+        return task.blocked(
+            "Spark's expire_snapshots always deletes the files, too. Set delete_files to true, or use engine 'auto'.",
+            engine=choice.engine,
+        )
+    total_bytes = sum(file.size_bytes for file in files)
+    going = f"{len(expired)} of {len(table.metadata.snapshots)} snapshots"
+    named = f" and {len(refs)} branches or tags past their age" if refs else ""
+    return task.plan(
+        PlanReason.RECOMMENDED,
+        f"Expire {going}{named}, and delete {len(files)} files ({format_bytes(total_bytes)}).",
+        engine=choice.engine,
+        snapshots=len(expired),
+        files=[file.location for file in files],
+        input_bytes=total_bytes,
+    )
+
+
+def plan_manifest_rewrite(task: Task) -> MaintenancePlan:
+    """Plan to put small manifests together."""
+    table, policy = task.table, task.policy.manifests
+    with translated(table.catalog.name, table=".".join(table.name())):
+        groups = plan_manifests(table.metadata, table.io, policy)
+    if not groups.is_worth_it(policy):
+        return task.nothing(
+            f"{groups.manifests} manifests; from {policy.min_manifests} on they are put together, if at most half "
+            "as many are left then."
+        )
+    choice = choose_engine(task.policy.engine, _manifests_need_spark(task, groups), has_spark=task.has_spark)
+    if choice.blocked_by is not None:
+        return task.blocked(choice.blocked_by, engine=choice.engine)
+    chosen = groups.input_manifests
+    total_bytes = sum(manifest.manifest_length for manifest in chosen)
+    return task.plan(
+        PlanReason.RECOMMENDED,
+        f"Put {len(chosen)} of {groups.manifests} manifests into about {groups.output_manifests}.",
+        engine=choice.engine,
+        files=[manifest.manifest_path for manifest in chosen],
+        input_bytes=total_bytes,
+        output_files=groups.output_manifests,
+        output_bytes=total_bytes,
+    )
+
+
+def plan_orphans(
+    task: Task, neighbours: Callable[[Table], Sequence[str]], seen_by_spark: Callable[[], Iterable[str]]
+) -> tuple[MaintenancePlan, OrphanSearch | None]:
+    """Plan to move orphans into quarantine and to delete those whose time there is over.
+
+    Args:
+        task: The task.
+        neighbours: Tells which other tables lie in the same place.
+        seen_by_spark: Where Spark sees orphans; asked only when the policy's engine is Spark.
+
+    Returns:
+        The plan, and what was found when it can be acted upon.
+    """
+    table, policy = task.table, task.policy.orphans
+    choice = choose_engine(task.policy.engine, None, has_spark=task.has_spark)
+    if choice.blocked_by is not None:
+        return task.blocked(choice.blocked_by, engine=choice.engine), None
+    try:
+        rails.check_orphan_policy(table, policy, neighbours(table))
+        found = find_orphans(
+            table,
+            now=task.now,
+            older_than=policy.older_than,
+            grace=policy.grace,
+            only=seen_by_spark if choice.engine is MaintenanceEngine.SPARK else None,
+        )
+        rails.check_orphans(table, policy, found)
+    except MaintenanceRefusedError as refused:
+        return task.blocked(str(refused), engine=choice.engine), None
+    orphans, due = found.orphans.files, [file for quarantine in found.due for file in quarantine.files]
+    due_bytes = sum(quarantine.total_bytes for quarantine in found.due)
+    if not orphans and not due:
+        summary = f"None of {found.objects} files is an orphan older than {format_age(policy.older_than)}."
+        return task.nothing(summary, engine=choice.engine), None
+    plan = task.plan(
+        PlanReason.RECOMMENDED,
+        f"Move {len(orphans)} orphans to quarantine, and delete {len(due)} files that were there for "
+        f"{format_age(policy.grace)}.",
+        engine=choice.engine,
+        files=[*(file.location for file in orphans), *(file.quarantined_at for file in due)],
+        input_bytes=found.orphans.total_bytes + due_bytes,
+    )
+    return plan, found
+
+
+def _rewrite_plan(
+    task: Task, groups: Sequence[FileGroup], *, waiting: int, engine: MaintenanceEngine, table_bytes: int
+) -> MaintenancePlan:
+    target = task.policy.compaction.target_file_size_bytes
+    files = [file.file_path for group in groups for file in group.files]
+    input_bytes = sum(group.total_bytes for group in groups)
+    output_files = sum(group.output_files(target) for group in groups)
+    partitions = len({group.partition for group in groups})
+    later = f" {waiting} more groups wait for the next run's budget." if waiting else ""
+    return task.plan(
+        PlanReason.RECOMMENDED,
+        f"Rewrite {len(files)} files of {partitions} partitions into about {output_files}.{later}",
+        engine=engine,
+        table_bytes=table_bytes,
+        partitions=partitions,
+        files=files,
+        input_bytes=input_bytes,
+        output_files=output_files,
+        output_bytes=input_bytes,
+        estimated_duration=estimate_duration(task.table.metadata, task.operation, input_bytes),
+    )
+
+
+def _manifests_need_spark(task: Task, groups: ManifestGroups) -> str | None:
+    entries = sum(
+        (manifest.added_files_count or 0) + (manifest.existing_files_count or 0) for manifest in groups.input_manifests
+    )
+    if entries > MOST_ENTRIES_TO_SORT:
+        return f"{entries} entries of manifests would be sorted in memory"
+    return commit_needs_spark(task.table.metadata.format_version)

@@ -1,0 +1,88 @@
+"""The fields of a maintenance policy by their dotted names, and how text becomes their values."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import cache
+from typing import Any, Final, get_args, get_origin
+
+from pydantic import BaseModel
+
+from floe_dagster_iceberg.models import MaintenancePolicy
+
+_DURATION: Final = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[smhdw])\s*")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+@cache
+def policy_fields() -> Mapping[str, Any]:
+    """Type of every value of a policy, by a name such as 'expiry.max_age'."""
+    return dict(_walk(MaintenancePolicy))
+
+
+def _walk(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _walk(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name, kind
+
+
+def values_of(model: BaseModel, *, given_only: bool, prefix: str = "") -> dict[str, Any]:
+    """The values of a policy by their dotted names.
+
+    Args:
+        model: The policy.
+        given_only: Whether to leave out what nobody gave, because it is the package's default.
+        prefix: Where the model sits in the whole policy.
+    """
+    values: dict[str, Any] = {}
+    for name in model.model_fields_set if given_only else type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, BaseModel) and prefix + name not in policy_fields():
+            values |= values_of(value, given_only=given_only, prefix=f"{prefix}{name}.")
+        else:
+            values[prefix + name] = value
+    return values
+
+
+def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names; unknown ones stay as they are, for validation to refuse."""
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping) and path not in policy_fields():
+            flat |= flattened(value, f"{path}.")
+        else:
+            flat[path] = read_value(path, value)
+    return flat
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The opposite of `flattened`."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, name = path.split(".")
+        level = tree
+        for parent in parents:
+            level = level.setdefault(parent, {})
+        level[name] = value
+    return tree
+
+
+def read_value(path: str, value: Any) -> Any:
+    """A value as validation takes it: '7d' for a duration, 'a, b' for several values; others as they are.
+
+    >>> read_value("expiry.max_age", "36h")
+    datetime.timedelta(days=1, seconds=43200)
+    """
+    kind = policy_fields().get(path)
+    if not isinstance(value, str) or kind is None:
+        return value
+    if kind is timedelta or timedelta in get_args(kind):
+        found = _DURATION.fullmatch(value)
+        return value if found is None else timedelta(seconds=float(found["number"]) * _SECONDS[found["unit"]])
+    if get_origin(kind) is Sequence:
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value

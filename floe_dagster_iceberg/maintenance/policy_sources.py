@@ -1,0 +1,171 @@
+"""Who decides how a table is maintained.
+
+Later wins: the package's defaults, governance, the artifacts, the table's own properties
+`floe.maintenance.*`, code, and the run's configuration. Every value of the outcome knows
+which of them it came from.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+import pydantic
+
+from floe_dagster_iceberg.artifacts import EnforcementLevel, Governance
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.maintenance.policy_fields import flattened, nested, policy_fields, read_value, values_of
+from floe_dagster_iceberg.models import ExpiryPolicy, MaintenancePolicy, TableIdentifier
+
+PROPERTY_PREFIX: Final = "floe.maintenance."
+# What maintenance itself notes on a table, such as when it last ran.
+_OWN_NOTES: Final = f"{PROPERTY_PREFIX}last-"
+# What concerns the run, or is not for a table to say.
+_NOT_OF_A_TABLE: Final = ("tables", "dry_run", "budget.", "expiry.governance_min_age")
+
+
+class PolicySource(StrEnum):
+    """Who decided a value, weakest first."""
+
+    DEFAULT = "package default"
+    GOVERNANCE = "governance"
+    ARTIFACTS = "artifacts"
+    TABLE = "table property"
+    CODE = "code"
+    RUN = "run config"
+
+
+@dataclass(frozen=True)
+class EffectivePolicy:
+    """A policy as it applies.
+
+    Attributes:
+        policy: The policy.
+        sources: Who decided each value, by names such as 'expiry.max_age'.
+        warning: What governance objects to, when it only warns.
+    """
+
+    policy: MaintenancePolicy
+    sources: Mapping[str, PolicySource]
+    warning: str | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Every value by its name."""
+        return values_of(self.policy, given_only=False)
+
+
+@dataclass(frozen=True)
+class PolicySources:
+    """Everything that decides how tables are maintained, except the tables themselves.
+
+    Attributes:
+        code: The policy as written in code; only what was given there counts as decided.
+        artifacts: Policy values of the artifacts, nested as in `MaintenancePolicy`.
+        governance: Retention as validated upstream.
+        run: Policy values of the run's configuration, by dotted names.
+    """
+
+    code: MaintenancePolicy | None = None
+    artifacts: Mapping[str, Any] = field(default_factory=dict)
+    governance: Governance = field(default_factory=Governance)
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_run(self, **values: Any) -> "PolicySources":
+        """A copy in which these values, unless None, win over all others."""
+        return replace(self, run={name: value for name, value in values.items() if value is not None})
+
+    def resolve(
+        self, table: TableIdentifier | None = None, properties: Mapping[str, str] | None = None
+    ) -> EffectivePolicy:
+        """Work out the policy of a table, or the one that applies where tables say nothing.
+
+        Args:
+            table: The table, for messages.
+            properties: The table's properties.
+
+        Raises:
+            ValidationError: A value is not valid, a property is unknown, or the policy keeps less than
+                governance asks for and enforcement is strict.
+        """
+        layers = {
+            PolicySource.DEFAULT: values_of(MaintenancePolicy(), given_only=False),
+            PolicySource.GOVERNANCE: _governance_values(self.governance),
+            PolicySource.ARTIFACTS: flattened(self.artifacts),
+            PolicySource.TABLE: _property_values(properties or {}, table),
+            PolicySource.CODE: {} if self.code is None else values_of(self.code, given_only=True),
+            PolicySource.RUN: dict(self.run),
+        }
+        values = {name: value for layer in layers.values() for name, value in layer.items()}
+        sources = {name: source for source, layer in layers.items() for name in layer}
+        if self.governance.enforcement is EnforcementLevel.STRICT and self.governance.snapshot_max_age is not None:
+            # Nobody talks governance down.
+            values["expiry.governance_min_age"] = self.governance.snapshot_max_age
+            sources["expiry.governance_min_age"] = PolicySource.GOVERNANCE
+        policy = _validated(values, sources, table)
+        return EffectivePolicy(policy, sources, _governance_warning(self.governance, policy.expiry, table))
+
+
+def _governance_values(governance: Governance) -> dict[str, Any]:
+    values = {
+        "expiry.max_age": governance.snapshot_max_age,
+        "expiry.min_snapshots_to_keep": governance.snapshot_keep_last,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _property_values(properties: Mapping[str, str], table: TableIdentifier | None) -> dict[str, Any]:
+    values = {}
+    for key, text in properties.items():
+        if not key.startswith(PROPERTY_PREFIX) or key.startswith(_OWN_NOTES):
+            continue
+        name = key.removeprefix(PROPERTY_PREFIX).replace("-", "_")
+        if name not in policy_fields() or name.startswith(_NOT_OF_A_TABLE):
+            raise ValidationError(_unknown_property_message(key, table), table=table)
+        values[name] = read_value(name, text)
+    return values
+
+
+def _unknown_property_message(key: str, table: TableIdentifier | None) -> str:
+    known = [
+        PROPERTY_PREFIX + name.replace("_", "-") for name in policy_fields() if not name.startswith(_NOT_OF_A_TABLE)
+    ]
+    guess = next(iter(difflib.get_close_matches(key, known, n=1)), None)
+    hint = f"Did you mean '{guess}'?" if guess else f"Known are {', '.join(known)}."
+    return f"Property '{key}' of table '{table}' is no maintenance setting. {hint}"
+
+
+def _validated(
+    values: Mapping[str, Any], sources: Mapping[str, PolicySource], table: TableIdentifier | None
+) -> MaintenancePolicy:
+    try:
+        return MaintenancePolicy.model_validate(nested(values))
+    except pydantic.ValidationError as error:
+        whose = "The maintenance policy" if table is None else f"The maintenance policy of '{table}'"
+        # Not chained: a filter holds data values, and Pydantic's own text may show them.
+        raise ValidationError(f"{whose} is not valid. {_reasons(error, sources)}.", table=table) from None
+
+
+def _reasons(error: pydantic.ValidationError, sources: Mapping[str, PolicySource]) -> str:
+    reasons = []
+    for fault in error.errors(include_url=False, include_input=False, include_context=False):
+        name = ".".join(str(part) for part in fault["loc"] if not isinstance(part, int))
+        # A rule about several fields names only their section: whoever decided anything in it is concerned.
+        deciders = {source for path, source in sources.items() if path == name or path.startswith(f"{name}.")}
+        decided_by = ", ".join(sorted(deciders - {PolicySource.DEFAULT})) or PolicySource.DEFAULT
+        reasons.append(f"{name} ({decided_by}): {fault['msg'].removeprefix('Value error, ')}")
+    return "; ".join(reasons)
+
+
+def _governance_warning(governance: Governance, expiry: ExpiryPolicy, table: TableIdentifier | None) -> str | None:
+    if governance.enforcement is EnforcementLevel.OFF:
+        return None
+    strict = governance.model_copy(update={"enforcement": EnforcementLevel.STRICT})
+    try:
+        strict.check_expiry(max_age=expiry.max_age, min_snapshots_to_keep=expiry.min_snapshots_to_keep)
+    except ValidationError as error:
+        message = str(error) if table is None else f"{table}: {error}"
+        if governance.enforcement is EnforcementLevel.STRICT:
+            raise ValidationError(message, table=table) from None
+        return message
+    return None

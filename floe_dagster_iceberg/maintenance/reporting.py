@@ -1,0 +1,214 @@
+"""Outcomes -> metadata that Dagster shows and plots over time. Numbers are totals over all tables."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from dagster import MetadataValue
+
+from floe_dagster_iceberg.maintenance.pictures import add_bars, draw_histogram
+from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySource
+from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
+from floe_dagster_iceberg.maintenance.table_runs import TableOutcome
+from floe_dagster_iceberg.maintenance.wording import format_bytes, format_value
+from floe_dagster_iceberg.models import FileSizeBin, MaintenanceResult, MaintenanceStatus, TableHealth
+from floe_dagster_iceberg.secrets import redact
+
+# A table of more rows helps nobody, and every event is kept in Dagster's database.
+_MOST_ROWS = 200
+# What of a policy concerns an operation besides its own section, and what concerns a mere look.
+_RUN_SETTINGS = ("tables", "engine", "budget.", "dry_run")
+_HEALTH_SETTINGS = ("tables", "compaction.", "thresholds.")
+
+_MEASURES: Mapping[str, Callable[[TableHealth], int | None]] = {
+    "files": lambda health: health.data_files,
+    "delete_files": lambda health: health.delete_files,
+    "small_files": lambda health: health.small_files,
+    "bytes": lambda health: health.total_bytes,
+    "snapshots": lambda health: health.snapshots,
+    "manifests": lambda health: health.manifests,
+}
+
+
+def build_operation_metadata(
+    which: MaintenanceAsset, outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
+) -> dict[str, MetadataValue]:
+    """Metadata of an operation over many tables.
+
+    Args:
+        which: The asset that did it.
+        outcomes: What became of each table.
+        policy: The policy where tables say nothing.
+        seconds: How long it all took.
+    """
+    befores, afters = [outcome.before for outcome in outcomes], [outcome.after for outcome in outcomes]
+    metadata = {
+        **_counts(outcomes, seconds),
+        "iceberg/dry_run": MetadataValue.bool(policy.policy.dry_run),
+        "iceberg/results": MetadataValue.md(_results_table(outcomes)),
+        "iceberg/policy": MetadataValue.md(
+            _policy_table(policy, outcomes, (*_RUN_SETTINGS, f"{which.policy_section}."))
+        ),
+        **_work([result for outcome in outcomes for result in outcome.results]),
+        **{f"{name}_before": value for name, value in _totals(befores).items()},
+        **{f"{name}_after": value for name, value in _totals(afters).items()},
+    }
+    if picture := draw_histogram(_bars(befores), _bars(afters)):
+        metadata["iceberg/file_sizes"] = MetadataValue.md(picture)
+    return metadata
+
+
+def build_health_metadata(
+    outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
+) -> dict[str, MetadataValue]:
+    """Metadata of a look at many tables."""
+    healths = [outcome.health for outcome in outcomes]
+    metadata = {
+        **_counts(outcomes, seconds),
+        "iceberg/health": MetadataValue.md(_health_table(outcomes)),
+        "iceberg/policy": MetadataValue.md(_policy_table(policy, outcomes, _HEALTH_SETTINGS)),
+        **_totals(healths),
+    }
+    if picture := draw_histogram(_bars(healths)):
+        metadata["iceberg/file_sizes"] = MetadataValue.md(picture)
+    return metadata
+
+
+def _counts(outcomes: Sequence[TableOutcome], seconds: float) -> dict[str, MetadataValue]:
+    statuses = [outcome.status for outcome in outcomes]
+    return {
+        "iceberg/tables": MetadataValue.int(len(outcomes)),
+        **{f"iceberg/tables_{status}": MetadataValue.int(statuses.count(status)) for status in MaintenanceStatus},
+        "iceberg/duration": MetadataValue.float(round(seconds, 3)),
+    }
+
+
+def _totals(healths: Sequence[TableHealth | None]) -> dict[str, MetadataValue]:
+    measured = [health for health in healths if health is not None]
+    totals: dict[str, MetadataValue] = {}
+    for name, measure in _MEASURES.items():
+        values = [value for health in measured if (value := measure(health)) is not None]
+        # A tier that does not read a measure must not plot a zero.
+        if values or not measured:
+            totals[f"iceberg/{name}"] = MetadataValue.int(sum(values))
+    return totals
+
+
+def _work(results: Sequence[MaintenanceResult]) -> dict[str, MetadataValue]:
+    metadata: dict[str, MetadataValue] = {
+        f"iceberg/{name}": MetadataValue.int(sum(getattr(result, name) for result in results))
+        for name in ("files_removed", "bytes_removed", "files_added", "bytes_added", "snapshots_expired")
+    }
+    plans = [result.plan for result in results if result.status is MaintenanceStatus.PLANNED and result.plan]
+    if plans:
+        metadata["iceberg/planned_files"] = MetadataValue.int(sum(plan.input_files for plan in plans))
+        metadata["iceberg/planned_bytes"] = MetadataValue.int(sum(plan.input_bytes for plan in plans))
+        metadata["iceberg/planned_snapshots"] = MetadataValue.int(sum(plan.snapshots for plan in plans))
+    if statements := [redact(result.statement) for result in results if result.statement]:
+        metadata["iceberg/statements"] = MetadataValue.md("\n\n".join(f"```sql\n{text}\n```" for text in statements))
+    if overrides := sorted({rail.value for result in results for rail in result.overrides}):
+        metadata["iceberg/overrides"] = MetadataValue.text(", ".join(overrides))
+    return metadata
+
+
+def _results_table(outcomes: Sequence[TableOutcome]) -> str:
+    counts = ("files", "small files", "size", "snapshots", "manifests")
+    head = ("table", "status", *counts, "snapshot id", "seconds", "what happened")
+    return _markdown(head, [_results_row(outcome) for outcome in _worst_first(outcomes)])
+
+
+def _results_row(outcome: TableOutcome) -> list[str]:
+    before, after = outcome.before, outcome.after
+    seconds = sum(result.duration.total_seconds() for result in outcome.results)
+    return [
+        outcome.table,
+        outcome.status,
+        _change(before and before.data_files, after and after.data_files),
+        _change(before and before.small_files, after and after.small_files),
+        _change(before and format_bytes(before.total_bytes), after and format_bytes(after.total_bytes)),
+        _change(before and before.snapshots, after and after.snapshots),
+        _change(before and before.manifests, after and after.manifests),
+        _change(*_snapshot_ids(outcome)),
+        f"{seconds:.1f}" if outcome.results else "",
+        outcome.note,
+    ]
+
+
+def _snapshot_ids(outcome: TableOutcome) -> tuple[int | None, int | None]:
+    ids_before = [result.snapshot_id_before for result in outcome.results if result.snapshot_id_before is not None]
+    ids_after = [result.snapshot_id_after for result in outcome.results if result.snapshot_id_after is not None]
+    before = ids_before[0] if ids_before else None
+    return before, ids_after[-1] if ids_after else before
+
+
+def _health_table(outcomes: Sequence[TableOutcome]) -> str:
+    head = ("table", "rows", "files", "average", "small", "deletes", "snapshots", "oldest", "manifests", "to compact")
+    by_files = sorted(outcomes, key=lambda outcome: -(outcome.health.data_files if outcome.health else 0))
+    return _markdown(head, [_health_row(outcome) for outcome in _worst_first(by_files)])
+
+
+def _health_row(outcome: TableOutcome) -> list[str]:
+    health = outcome.health
+    if health is None:
+        return [outcome.table, f"{outcome.status}: {outcome.note}"]
+    age = health.oldest_snapshot_age
+    return [
+        outcome.table,
+        str(health.records),
+        str(health.data_files),
+        format_bytes(health.average_file_size_bytes),
+        "" if health.small_files is None else f"{health.small_files} ({health.small_file_share or 0:.0%})",
+        str(health.delete_files),
+        str(health.snapshots),
+        "" if age is None else f"{age.total_seconds() / 86_400:.1f} d",
+        _or_blank(health.manifests),
+        "" if health.partitions_needing_work is None else f"{health.partitions_needing_work} of {health.partitions}",
+    ]
+
+
+def _policy_table(policy: EffectivePolicy, outcomes: Sequence[TableOutcome], relevant: tuple[str, ...]) -> str:
+    values = policy.values()
+    rows = [[name, _shown(name, values[name]), policy.sources[name]] for name in values if name.startswith(relevant)]
+    for outcome in outcomes:
+        if outcome.policy is None:
+            continue
+        own = outcome.policy.values()
+        rows += [
+            [f"{name} of {outcome.table}", _shown(name, own[name]), source]
+            for name, source in outcome.policy.sources.items()
+            if source is PolicySource.TABLE and name.startswith(relevant)
+        ]
+    return _markdown(("setting", "value", "decided by"), rows)
+
+
+def _shown(name: str, value: object) -> str:
+    # A filter holds data values.
+    if name == "compaction.partition_filter" and value is not None:
+        return "set"
+    return format_value(value)
+
+
+def _bars(healths: Sequence[TableHealth | None]) -> Sequence[FileSizeBin]:
+    return add_bars([health.file_sizes for health in healths if health is not None])
+
+
+def _worst_first(outcomes: Sequence[TableOutcome]) -> list[TableOutcome]:
+    return sorted(outcomes, key=lambda outcome: outcome.status is not MaintenanceStatus.FAILED)
+
+
+def _change(before: object, after: object) -> str:
+    if before is None or before == after:
+        return _or_blank(after)
+    return f"{before} → {_or_blank(after)}"
+
+
+def _or_blank(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows[:_MOST_ROWS]]
+    more = [f"\n… and {len(rows) - _MOST_ROWS} more."] if len(rows) > _MOST_ROWS else []
+    return "\n".join([*("| " + " | ".join(map(_cell, line)) + " |" for line in lines), *more])
+
+
+def _cell(text: str) -> str:
+    return str(text).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,174 @@
+"""Plans carried out by Spark's procedures."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeVar, assert_never
+
+from pyiceberg.table import Table
+
+from floe_dagster_iceberg.errors import CommitConflictError
+from floe_dagster_iceberg.maintenance.tasks import NOTHING_LEFT, Task, Work
+from floe_dagster_iceberg.models import MaintenanceOperation, MaintenancePlan
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.spark.maintenance import ProcedureAnswer, SparkProcedures, SparkProvider
+from floe_dagster_iceberg.table.commit import CommitBudget
+from floe_dagster_iceberg.table.expiry import ExpiryPlan, Retention, plan_expiry
+from floe_dagster_iceberg.table.expiry_run import delete_old_metadata, to_retention
+from floe_dagster_iceberg.table.health import to_group_limits
+from floe_dagster_iceberg.table.maintenance_marks import bytes_added_since, mark_table
+from floe_dagster_iceberg.table.metadata_session import table_name
+from floe_dagster_iceberg.table.session import to_identifier
+
+T = TypeVar("T")
+
+
+class SparkRun:
+    """One task, by Spark.
+
+    Args:
+        task: The task; its table is refreshed in place.
+        provider: Returns the session.
+        budget: How often to try against other writers.
+    """
+
+    def __init__(self, task: Task, provider: SparkProvider, budget: CommitBudget) -> None:
+        self._task, self._table, self._budget = task, task.table, budget
+        self._identifier = to_identifier(task.table)
+        self._procedures = SparkProcedures(provider(), task.table.catalog.name)
+
+    def run(self, plan: MaintenancePlan) -> Work:
+        """Carry out a plan.
+
+        Raises:
+            CommitConflictError: Other writers won more often than the budget allows; nothing was changed.
+        """
+        match self._task.operation:
+            case MaintenanceOperation.COMPACTION:
+                return self._compact()
+            case MaintenanceOperation.POSITION_DELETES:
+                return self._rewrite_deletes()
+            case MaintenanceOperation.MANIFESTS:
+                return self._rewrite_manifests()
+            case MaintenanceOperation.SNAPSHOT_EXPIRY:
+                return self._expire(plan)
+            case MaintenanceOperation.ORPHAN_FILES:
+                raise AssertionError("Spark only looks for orphans; moving them is ours")
+            case _:
+                assert_never(self._task.operation)
+
+    def find_orphans(self, *, older_than: datetime) -> list[str]:
+        """Where Spark sees orphans."""
+        return self._procedures.find_orphan_files(self._identifier, older_than=older_than)
+
+    def _compact(self) -> Work:
+        policy, table = self._task.policy.compaction, self._table
+        row_filter, before = to_group_limits(table, policy).row_filter, table.metadata
+        answer = self._persist(
+            lambda: self._procedures.rewrite_data_files(
+                self._identifier, policy, schema=table.schema(), row_filter=row_filter
+            )
+        )
+        if not (rewritten := answer.count("rewritten_data_files_count")):
+            return replace(NOTHING_LEFT, statement=answer.statement)
+        return Work(
+            files_removed=rewritten,
+            bytes_removed=answer.count("rewritten_bytes_count"),
+            files_added=answer.count("added_data_files_count"),
+            bytes_added=bytes_added_since(before, table.metadata, MaintenanceOperation.COMPACTION),
+            statement=answer.statement,
+        )
+
+    def _rewrite_deletes(self) -> Work:
+        policy = self._task.policy.compaction
+        answer = self._persist(lambda: self._procedures.rewrite_position_delete_files(self._identifier, policy))
+        if not (rewritten := answer.count("rewritten_delete_files_count")):
+            return replace(NOTHING_LEFT, statement=answer.statement)
+        return Work(
+            files_removed=rewritten,
+            bytes_removed=answer.count("rewritten_bytes_count"),
+            files_added=answer.count("added_delete_files_count"),
+            bytes_added=answer.count("added_bytes_count"),
+            statement=answer.statement,
+        )
+
+    def _rewrite_manifests(self) -> Work:
+        before = _manifest_bytes(self._table)
+        answer = self._persist(lambda: self._procedures.rewrite_manifests(self._identifier))
+        if not (rewritten := answer.count("rewritten_manifests_count")):
+            return replace(NOTHING_LEFT, statement=answer.statement)
+        after = _manifest_bytes(self._table)
+        return Work(
+            files_removed=rewritten,
+            bytes_removed=sum(size for path, size in before.items() if path not in after),
+            files_added=answer.count("added_manifests_count"),
+            bytes_added=sum(size for path, size in after.items() if path not in before),
+            statement=answer.statement,
+        )
+
+    def _expire(self, plan: MaintenancePlan) -> Work:
+        policy, table = self._task.policy.expiry, self._table
+        retention = to_retention(policy, self._task.now, table=str(self._identifier))
+        expired, deleted, statement = 0, 0, None
+        # The metadata gets smaller with each batch, so the loop ends.
+        while True:
+            try:
+                batch, answer = self._persist(lambda: self._expire_batch(retention))
+            except CommitConflictError:
+                if not expired:
+                    raise
+                # What has expired stays expired; the rest is for the next run.
+                break
+            kept = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+            gone = sum(snapshot_id not in kept for snapshot_id in batch.snapshot_ids)
+            if answer is None or not (gone or batch.refs):
+                break
+            expired, deleted, statement = expired + gone, deleted + answer.total("deleted_"), answer.statement
+            if batch.is_complete:
+                break
+        if policy.min_interval and expired:
+            marks = mark_table(MaintenanceOperation.SNAPSHOT_EXPIRY, self._task.now)
+            self._procedures.set_properties(self._identifier, marks)
+        old = delete_old_metadata(table, policy, self._task.now)
+        if not expired and not old.files:
+            return NOTHING_LEFT
+        return Work(
+            files_removed=deleted + old.files,
+            # The procedure tells no bytes. It deletes what the plan named.
+            bytes_removed=plan.input_bytes,
+            snapshots_expired=expired,
+            statement=statement,
+        )
+
+    def _expire_batch(self, retention: Retention) -> tuple[ExpiryPlan, ProcedureAnswer | None]:
+        """Plan on what the table is now, and expire that."""
+        most = self._task.policy.expiry.max_snapshots_per_commit
+        batch = plan_expiry(self._table.metadata, retention, max_snapshots=most)
+        if not batch.has_work:
+            return batch, None
+        return batch, self._procedures.expire_snapshots(self._identifier, batch.snapshot_ids)
+
+    def _persist(self, call: Callable[[], T]) -> T:
+        """Call again when other writers were faster, with the table as it is then."""
+        for attempt in range(1, self._budget.retries + 2):
+            try:
+                answer = call()
+            except CommitConflictError:
+                if attempt > self._budget.retries:
+                    raise
+                self._refresh()
+                continue
+            self._refresh()
+            return answer
+        raise AssertionError("the last attempt returns or raises")
+
+    def _refresh(self) -> None:
+        with translated(self._table.catalog.name, table=table_name(self._table)):
+            self._table.refresh()
+
+
+def _manifest_bytes(table: Table) -> dict[str, int]:
+    snapshot = table.current_snapshot()
+    with translated(table.catalog.name, table=table_name(table)):
+        manifests = [] if snapshot is None else snapshot.manifests(table.io)
+    return {manifest.manifest_path: manifest.manifest_length for manifest in manifests}

@@ -1,0 +1,258 @@
+"""One operation over many tables: each by its own policy, none in the way of another."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from logging import Logger
+from typing import TYPE_CHECKING, Final
+
+from floe_dagster_iceberg.errors import FloeStorageError
+from floe_dagster_iceberg.maintenance.operations import TableMaintenance
+from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySources
+from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
+from floe_dagster_iceberg.maintenance.table_selection import select_tables
+from floe_dagster_iceberg.maintenance.wording import describe_result
+from floe_dagster_iceberg.models import (
+    HealthTier,
+    MaintenanceBudget,
+    MaintenanceOperation,
+    MaintenancePlan,
+    MaintenancePolicy,
+    MaintenanceResult,
+    MaintenanceStatus,
+    TableHealth,
+    TableIdentifier,
+)
+from floe_dagster_iceberg.secrets import redact
+
+if TYPE_CHECKING:
+    # It brings PyIceberg and Arrow along, seconds that loading must not cost.
+    from floe_dagster_iceberg.table.manager import IcebergTableManager
+
+_OPERATIONS: Final = {
+    MaintenanceAsset.TABLE_HEALTH: (),
+    MaintenanceAsset.COMPACTION: (MaintenanceOperation.COMPACTION, MaintenanceOperation.POSITION_DELETES),
+    MaintenanceAsset.SNAPSHOT_EXPIRY: (MaintenanceOperation.SNAPSHOT_EXPIRY,),
+    MaintenanceAsset.MANIFESTS: (MaintenanceOperation.MANIFESTS,),
+    MaintenanceAsset.ORPHAN_FILES: (MaintenanceOperation.ORPHAN_FILES,),
+}
+# From the worst to the best that can be said of a table on which several operations ran.
+_BY_WEIGHT: Final = (
+    MaintenanceStatus.FAILED,
+    MaintenanceStatus.DONE,
+    MaintenanceStatus.PLANNED,
+    MaintenanceStatus.SKIPPED,
+)
+
+
+@dataclass(frozen=True)
+class TableOutcome:
+    """What became of one table in a run.
+
+    Attributes:
+        table: Name of the table.
+        status: How it ended.
+        note: What was done, or why nothing was, in one sentence.
+        results: What each operation reports.
+        health: The table's state, when that was all that was asked for.
+        policy: The policy that applied.
+    """
+
+    table: str
+    status: MaintenanceStatus
+    note: str
+    results: Sequence[MaintenanceResult] = ()
+    health: TableHealth | None = None
+    policy: EffectivePolicy | None = None
+
+    @property
+    def before(self) -> TableHealth | None:
+        """State of the table before the first operation."""
+        return next((result.before for result in self.results if result.before is not None), self.health)
+
+    @property
+    def after(self) -> TableHealth | None:
+        """State after the last operation that changed something, else the one before."""
+        return next((result.after for result in reversed(self.results) if result.after is not None), self.before)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    table: TableIdentifier
+    policy: EffectivePolicy
+
+
+class MaintenanceRun:
+    """One asset's work in one run.
+
+    Args:
+        asset: Which one.
+        manager: The tables' manager.
+        maintenance: What does the work.
+        sources: Who decides how.
+        log: Where progress is told.
+    """
+
+    def __init__(
+        self,
+        asset: MaintenanceAsset,
+        manager: "IcebergTableManager",
+        maintenance: TableMaintenance,
+        sources: PolicySources,
+        log: Logger,
+    ) -> None:
+        self._asset, self._manager, self._maintenance = asset, manager, maintenance
+        self._sources, self._log = sources, log
+        self.policy = sources.resolve()
+
+    def operate(self) -> list[TableOutcome]:
+        """Run the asset's operation on every table; what fails is an outcome like any other."""
+        candidates, outcomes = self._prepare()
+        budget = _Budget(self.policy.policy.budget)
+        ranked = self._ranked(candidates)
+        for number, candidate in enumerate(ranked, start=1):
+            spent = budget.spent_on
+            outcome = self._operate_on(candidate, budget) if spent is None else _skipped(candidate, spent)
+            budget.note(outcome)
+            self._tell(f"{number} of {len(ranked)}", outcome)
+            outcomes.append(outcome)
+        return outcomes
+
+    def measure(self, tier: HealthTier) -> list[TableOutcome]:
+        """Measure every table; nothing is changed."""
+        candidates, outcomes = self._prepare()
+        for number, candidate in enumerate(candidates, start=1):
+            outcome = self._measure(candidate, tier)
+            self._tell(f"{number} of {len(candidates)}", outcome)
+            outcomes.append(outcome)
+        return outcomes
+
+    def _prepare(self) -> tuple[list[_Candidate], list[TableOutcome]]:
+        """The tables to work on, and the outcomes of those that need no work or cannot be worked on."""
+        selected = select_tables(self._manager, self.policy.policy.tables)
+        candidates = []
+        outcomes = [
+            TableOutcome(name, MaintenanceStatus.SKIPPED, "The catalog has no such table.") for name in selected.missing
+        ]
+        for table in selected.found:
+            prepared = self._prepare_table(table)
+            if isinstance(prepared, _Candidate):
+                candidates.append(prepared)
+            else:
+                outcomes.append(prepared)
+                self._tell("not begun", prepared)
+        self._log.info(f"{self._asset}: {len(candidates)} tables to look at, {len(outcomes)} left out.")
+        return candidates, outcomes
+
+    def _prepare_table(self, table: TableIdentifier) -> _Candidate | TableOutcome:
+        try:
+            loaded = self._manager.load_table(table)
+            policy = self._sources.resolve(table, loaded.properties)
+        except FloeStorageError as error:
+            return _failed(table, error)
+        if policy.warning is not None:
+            self._log.warning(policy.warning)
+        candidate = _Candidate(table, policy)
+        if loaded.metadata.current_snapshot_id is None:
+            return _skipped(candidate, "The table is empty.")
+        section = self._asset.policy_section
+        if self._asset is not MaintenanceAsset.TABLE_HEALTH and not getattr(policy.policy, section).enabled:
+            return _skipped(candidate, f"Switched off by {policy.sources[f'{section}.enabled']}.")
+        return candidate
+
+    def _operate_on(self, candidate: _Candidate, budget: "_Budget") -> TableOutcome:
+        policy = candidate.policy.policy.model_copy(update={"budget": budget.left})
+        results: list[MaintenanceResult] = []
+        for operation in _OPERATIONS[self._asset]:
+            if operation is not MaintenanceOperation.POSITION_DELETES or _has_deletes_to_rewrite(policy, results[-1]):
+                results.append(self._maintenance.execute(operation, candidate.table, policy))
+        status = min((result.status for result in results), key=_BY_WEIGHT.index)
+        told = [result for result in results if result.status is status]
+        note = " ".join(describe_result(result) for result in told)
+        return TableOutcome(str(candidate.table), status, note, results, policy=candidate.policy)
+
+    def _measure(self, candidate: _Candidate, tier: HealthTier) -> TableOutcome:
+        try:
+            health = self._maintenance.health(candidate.table, candidate.policy.policy, tier=tier)
+        except FloeStorageError as error:
+            return _failed(candidate.table, error, candidate.policy)
+        note = f"{health.data_files} files, {health.snapshots} snapshots."
+        return TableOutcome(str(candidate.table), MaintenanceStatus.DONE, note, health=health, policy=candidate.policy)
+
+    def _ranked(self, candidates: Sequence[_Candidate]) -> Sequence[_Candidate]:
+        """Where bytes are limited, those first that lose the most files for each byte that is rewritten."""
+        if self._asset is not MaintenanceAsset.COMPACTION or self.policy.policy.budget.max_rewrite_bytes is None:
+            return candidates
+        return sorted(candidates, key=self._gain, reverse=True)
+
+    def _gain(self, candidate: _Candidate) -> float:
+        try:
+            plan = self._maintenance.plan(MaintenanceOperation.COMPACTION, candidate.table, candidate.policy.policy)
+        except FloeStorageError:
+            # Its turn will come, and will say what is wrong with it.
+            return 0.0
+        return gain_of(plan)
+
+    def _tell(self, progress: str, outcome: TableOutcome) -> None:
+        message = f"{self._asset}, {progress}: {outcome.table} {outcome.status}. {outcome.note}"
+        if outcome.status is MaintenanceStatus.FAILED:
+            self._log.error(message)
+        else:
+            self._log.info(message)
+
+
+class _Budget:
+    """What is left of the bytes and the time of a run."""
+
+    def __init__(self, budget: MaintenanceBudget) -> None:
+        self._given, self._rewritten, self._started = budget, 0, time.monotonic()
+
+    @property
+    def left(self) -> MaintenanceBudget:
+        """What the next table may use."""
+        given = self._given.max_rewrite_bytes
+        return self._given.model_copy(
+            update={"max_rewrite_bytes": None if given is None else max(1, given - self._rewritten)}
+        )
+
+    @property
+    def spent_on(self) -> str | None:
+        """Why no further table is begun, or None."""
+        seconds, time_limit = time.monotonic() - self._started, self._given.max_duration
+        if time_limit is not None and seconds >= time_limit.total_seconds():
+            return f"The run's time of {time_limit} is used up; its turn comes with the next run."
+        given = self._given.max_rewrite_bytes
+        if given is not None and self._rewritten >= given:
+            return f"The run's {given} bytes are used up; its turn comes with the next run."
+        return None
+
+    def note(self, outcome: TableOutcome) -> None:
+        """Count what was rewritten, or would have been."""
+        for result in outcome.results:
+            planned = 0 if result.plan is None else result.plan.input_bytes
+            if result.status is MaintenanceStatus.DONE and result.files_added:
+                self._rewritten += result.bytes_removed
+            elif result.status is MaintenanceStatus.PLANNED and result.operation is MaintenanceOperation.COMPACTION:
+                self._rewritten += planned
+
+
+def _has_deletes_to_rewrite(policy: MaintenancePolicy, compacted: MaintenanceResult) -> bool:
+    # Compaction has just measured the table; most have no delete files, and need no second look.
+    health = compacted.after or compacted.before
+    return policy.compaction.rewrite_position_deletes and health is not None and health.delete_files > 0
+
+
+def gain_of(plan: MaintenancePlan) -> float:
+    """Files that compaction would save for each MiB it rewrites; 0 when it would do nothing."""
+    if not plan.is_actionable:
+        return 0.0
+    return (plan.input_files - plan.output_files) / max(plan.input_bytes / 2**20, 1e-6)
+
+
+def _skipped(candidate: _Candidate, reason: str) -> TableOutcome:
+    return TableOutcome(str(candidate.table), MaintenanceStatus.SKIPPED, reason, policy=candidate.policy)
+
+
+def _failed(table: TableIdentifier, error: FloeStorageError, policy: EffectivePolicy | None = None) -> TableOutcome:
+    note = redact(f"{type(error).__name__}: {error}")
+    return TableOutcome(str(table), MaintenanceStatus.FAILED, note, policy=policy)

@@ -1,0 +1,93 @@
+"""Frozen value types that users write or receive. No module here imports an engine."""
+
+from floe_dagster_iceberg.models.compaction import CompactionStrategy, CompactionStrategyType
+from floe_dagster_iceberg.models.config import IcebergIOManagerConfig, IcebergTableManagerConfig, RetryConfig
+from floe_dagster_iceberg.models.evolution import SchemaChange, SchemaChangeType, SchemaEvolution
+from floe_dagster_iceberg.models.fields import (
+    ColumnType,
+    DecimalOf,
+    FieldType,
+    FixedOf,
+    ListOf,
+    MapOf,
+    SchemaField,
+    StructOf,
+)
+from floe_dagster_iceberg.models.identifiers import IDENTIFIER_PATTERN, TableIdentifier
+from floe_dagster_iceberg.models.maintenance import (
+    CompactionPolicy,
+    ExpiryPolicy,
+    HealthThresholds,
+    MaintenanceBudget,
+    MaintenanceEngine,
+    MaintenanceOperation,
+    MaintenancePolicy,
+    MaintenanceRail,
+    ManifestPolicy,
+    OrphanPolicy,
+    Threshold,
+)
+from floe_dagster_iceberg.models.maintenance_results import (
+    FileSizeBin,
+    HealthTier,
+    MaintenancePlan,
+    MaintenanceResult,
+    MaintenanceStatus,
+    PlanReason,
+    TableHealth,
+)
+from floe_dagster_iceberg.models.partitioning import PartitionField, PartitionSpec, PartitionTransform
+from floe_dagster_iceberg.models.schema import TableSchema
+from floe_dagster_iceberg.models.snapshots import OperationType, SnapshotInfo
+from floe_dagster_iceberg.models.table_config import TableConfig
+from floe_dagster_iceberg.models.writing import CommitStrategy, RowFilter, WriteConfig, WriteMode
+
+__all__ = [
+    "IDENTIFIER_PATTERN",
+    "ColumnType",
+    "CommitStrategy",
+    "CompactionPolicy",
+    "CompactionStrategy",
+    "CompactionStrategyType",
+    "DecimalOf",
+    "ExpiryPolicy",
+    "FieldType",
+    "FileSizeBin",
+    "FixedOf",
+    "HealthThresholds",
+    "HealthTier",
+    "IcebergIOManagerConfig",
+    "IcebergTableManagerConfig",
+    "ListOf",
+    "MaintenanceBudget",
+    "MaintenanceEngine",
+    "MaintenanceOperation",
+    "MaintenancePlan",
+    "MaintenancePolicy",
+    "MaintenanceRail",
+    "MaintenanceResult",
+    "MaintenanceStatus",
+    "ManifestPolicy",
+    "MapOf",
+    "OperationType",
+    "OrphanPolicy",
+    "PartitionField",
+    "PartitionSpec",
+    "PartitionTransform",
+    "PlanReason",
+    "RetryConfig",
+    "RowFilter",
+    "SchemaChange",
+    "SchemaChangeType",
+    "SchemaEvolution",
+    "SchemaField",
+    "SnapshotInfo",
+    "StructOf",
+    "TableConfig",
+    "TableHealth",
+    "TableIdentifier",
+    "TableSchema",
+    "Threshold",
+    "WriteConfig",
+    "WriteMode",
+]

@@ -1,0 +1,264 @@
+"""How tables are kept healthy: what may be done, when, and how much of it."""
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final, Self
+
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
+
+from floe_dagster_iceberg.models.base import FrozenModel, Items
+from floe_dagster_iceberg.models.compaction import (
+    DEFAULT_TARGET_FILE_SIZE_BYTES,
+    MAX_TARGET_FILE_SIZE_BYTES,
+    MIB,
+    MIN_TARGET_FILE_SIZE_BYTES,
+    CompactionStrategy,
+    CompactionStrategyType,
+    check_sort_columns,
+)
+from floe_dagster_iceberg.models.writing import ColumnName, RowFilter
+
+MIN_EXPIRY_AGE: Final = timedelta(days=1)
+MIN_ORPHAN_AGE: Final = timedelta(days=3)
+MAX_ORPHAN_SHARE: Final = 0.2
+
+TableGlob = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
+
+
+class MaintenanceEngine(StrEnum):
+    """Who does the work; `auto` takes PyIceberg where that is safe and Spark where it is not."""
+
+    AUTO = "auto"
+    PYICEBERG = "pyiceberg"
+    SPARK = "spark"
+
+
+class MaintenanceOperation(StrEnum):
+    """What can be done to keep a table healthy."""
+
+    COMPACTION = "compaction"
+    POSITION_DELETES = "position_deletes"
+    SNAPSHOT_EXPIRY = "snapshot_expiry"
+    MANIFESTS = "manifests"
+    ORPHAN_FILES = "orphan_files"
+
+
+class MaintenanceRail(StrEnum):
+    """A check that refuses an operation before it changes anything, by the name errors and overrides use."""
+
+    EXPIRY_AGE = "expiry_age"
+    GOVERNANCE_RETENTION = "governance_retention"
+    GC_DISABLED = "gc_disabled"
+    ORPHAN_AGE = "orphan_age"
+    ORPHAN_SHARE = "orphan_share"
+    SHARED_LOCATION = "shared_location"
+    LOCATION_MISMATCH = "location_mismatch"
+
+
+class OperationPolicy(FrozenModel):
+    """What the policies of all operations have in common."""
+
+    rails: ClassVar[frozenset[MaintenanceRail]] = frozenset()
+
+    enabled: bool = Field(default=True, description="Whether the operation runs at all.")
+    min_interval: timedelta = Field(
+        default=timedelta(0), ge=timedelta(0), description="Shortest time between two runs on one table."
+    )
+    overrides: Items[MaintenanceRail] = Field(
+        default=(), description="Rails that are switched off on purpose; they show in every result."
+    )
+
+    @model_validator(mode="after")
+    def _overrides_belong_to_the_operation(self) -> Self:
+        for rail in self.overrides:
+            if rail not in self.rails:
+                known = ", ".join(sorted(self.rails)) or "none"
+                raise ValueError(f"{type(self).__name__} has no rail '{rail}' to override: known are {known}")
+        return self
+
+
+class CompactionPolicy(OperationPolicy):
+    """When and how small files are put together."""
+
+    # A filter holds data values: they stay out of error messages and of the repr.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    strategy: CompactionStrategyType = Field(
+        default=CompactionStrategyType.BIN_PACK, description="How rows are arranged in the new files."
+    )
+    sort_columns: Items[ColumnName] = Field(default=(), description="Columns to arrange by; for sort and z_order.")
+    target_file_size_bytes: int = Field(
+        default=DEFAULT_TARGET_FILE_SIZE_BYTES,
+        ge=MIN_TARGET_FILE_SIZE_BYTES,
+        le=MAX_TARGET_FILE_SIZE_BYTES,
+        description="Size that new files should come close to, 1 MiB to 1 GiB.",
+    )
+    small_file_ratio: float = Field(
+        default=0.75, gt=0, lt=1, description="A file below this share of the target size is small."
+    )
+    min_input_files: int = Field(
+        default=5, ge=2, description="Small files a partition must have before they are rewritten."
+    )
+    partition_filter: RowFilter | None = Field(
+        default=None, repr=False, description="The partitions to look at; all if not given."
+    )
+    partial_progress: bool = Field(
+        default=False, description="Whether groups are committed as they finish, so that a failure keeps earlier ones."
+    )
+    max_concurrent_file_group_rewrites: int = Field(
+        default=5, ge=1, le=100, description="Groups of files that are rewritten at the same time."
+    )
+    rewrite_position_deletes: bool = Field(
+        default=True, description="Whether position delete files are rewritten or dropped as well."
+    )
+
+    @model_validator(mode="after")
+    def _strategy_has_its_columns(self) -> Self:
+        check_sort_columns(self.strategy, self.sort_columns)
+        return self
+
+    def to_strategy(self) -> CompactionStrategy:
+        """Return what `IcebergTableManager.compact_table` takes."""
+        return CompactionStrategy(
+            strategy_type=self.strategy,
+            target_file_size_bytes=self.target_file_size_bytes,
+            sort_columns=self.sort_columns,
+            max_concurrent_file_group_rewrites=self.max_concurrent_file_group_rewrites,
+        )
+
+
+class ExpiryPolicy(OperationPolicy):
+    """Which snapshots expire: those older than `max_age`, outside the newest, and without a branch or tag."""
+
+    rails = frozenset(
+        {MaintenanceRail.EXPIRY_AGE, MaintenanceRail.GOVERNANCE_RETENTION, MaintenanceRail.GC_DISABLED},
+    )
+
+    max_age: timedelta = Field(
+        default=timedelta(days=7), ge=timedelta(0), description="Age at which a snapshot expires; at least 1 day."
+    )
+    min_snapshots_to_keep: int = Field(default=10, ge=1, description="Newest snapshots that stay whatever their age.")
+    governance_min_age: timedelta | None = Field(
+        default=None,
+        ge=timedelta(0),
+        description="Age that governance demands snapshots to reach; an expiry below it is refused.",
+    )
+    delete_files: bool = Field(
+        default=True, description="Whether files that no remaining snapshot reaches are deleted as well."
+    )
+    max_snapshots_per_commit: int = Field(
+        default=1000, ge=1, description="Snapshots that one commit expires; more are done in batches."
+    )
+
+    @model_validator(mode="after")
+    def _age_leaves_running_readers_alone(self) -> Self:
+        if self.max_age < MIN_EXPIRY_AGE and MaintenanceRail.EXPIRY_AGE not in self.overrides:
+            raise ValueError(
+                f"max_age {self.max_age} is below the floor of {MIN_EXPIRY_AGE}: running readers would lose their "
+                "snapshot. Raise it, or name 'expiry_age' in overrides."
+            )
+        return self
+
+
+class OrphanPolicy(OperationPolicy):
+    """Which files count as orphans, and how long they wait in quarantine before they are deleted."""
+
+    rails = frozenset(
+        {
+            MaintenanceRail.ORPHAN_AGE,
+            MaintenanceRail.ORPHAN_SHARE,
+            MaintenanceRail.SHARED_LOCATION,
+            MaintenanceRail.LOCATION_MISMATCH,
+            MaintenanceRail.GC_DISABLED,
+        },
+    )
+
+    older_than: timedelta = Field(
+        default=timedelta(days=7),
+        ge=timedelta(0),
+        description="Age from which an unreachable file is an orphan; at least 3 days.",
+    )
+    grace: timedelta = Field(
+        default=timedelta(days=7), ge=timedelta(0), description="Time in quarantine, where a file can be restored."
+    )
+    max_share: float = Field(
+        default=MAX_ORPHAN_SHARE, gt=0, le=1, description="Share of a table's objects that one plan may remove."
+    )
+
+    @model_validator(mode="after")
+    def _running_writers_are_left_alone(self) -> Self:
+        if self.older_than < MIN_ORPHAN_AGE and MaintenanceRail.ORPHAN_AGE not in self.overrides:
+            raise ValueError(
+                f"older_than {self.older_than} is below the floor of {MIN_ORPHAN_AGE}: files of running writers would "
+                "count as orphans. Raise it, or name 'orphan_age' in overrides."
+            )
+        if self.max_share > MAX_ORPHAN_SHARE and MaintenanceRail.ORPHAN_SHARE not in self.overrides:
+            raise ValueError(
+                f"max_share {self.max_share} is above the ceiling of {MAX_ORPHAN_SHARE}: that many orphans point to a "
+                "wrong location. Lower it, or name 'orphan_share' in overrides."
+            )
+        return self
+
+
+class ManifestPolicy(OperationPolicy):
+    """When manifests are put together, which makes planning a scan quicker."""
+
+    min_manifests: int = Field(default=100, ge=2, description="Manifests a table must have before they are rewritten.")
+    target_manifest_size_bytes: int = Field(
+        default=8 * MIB, ge=MIB, description="Size that new manifests should come close to."
+    )
+
+
+class Threshold(FrozenModel):
+    """Two limits of one measure of health: above the first a check warns, above the second it fails."""
+
+    warn: float = Field(ge=0, description="Above this the check warns.")
+    error: float = Field(ge=0, description="Above this the check fails.")
+
+    @model_validator(mode="after")
+    def _warning_comes_first(self) -> Self:
+        if self.warn > self.error:
+            raise ValueError(f"warn {self.warn} is above error {self.error}: a check must warn before it fails")
+        return self
+
+
+class HealthThresholds(FrozenModel):
+    """From when on a table counts as unhealthy."""
+
+    small_files: Threshold = Field(default=Threshold(warn=100, error=1000), description="Number of small data files.")
+    small_file_share: Threshold = Field(
+        default=Threshold(warn=0.5, error=0.9), description="Small files as a share of all data files."
+    )
+    delete_ratio: Threshold = Field(default=Threshold(warn=0.1, error=0.5), description="Delete files per data file.")
+    snapshots: Threshold = Field(default=Threshold(warn=1000, error=5000), description="Number of snapshots.")
+    manifests: Threshold = Field(default=Threshold(warn=200, error=1000), description="Number of manifests.")
+    metadata_json_bytes: Threshold = Field(
+        default=Threshold(warn=10 * MIB, error=50 * MIB), description="Size of the current metadata file."
+    )
+
+
+class MaintenanceBudget(FrozenModel):
+    """How much one run may do; what does not fit waits for the next. Unlimited unless given."""
+
+    max_rewrite_bytes: int | None = Field(default=None, ge=1, description="Bytes that may be rewritten.")
+    max_duration: timedelta | None = Field(
+        default=None, gt=timedelta(0), description="Time after which no further table is begun."
+    )
+
+
+class MaintenancePolicy(FrozenModel):
+    """Everything that decides how a set of tables is maintained."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    tables: Items[TableGlob] = Field(
+        default=("*",), min_length=1, description="Globs over 'namespace.table', as in 'bronze.*'; all unless given."
+    )
+    engine: MaintenanceEngine = Field(default=MaintenanceEngine.AUTO, description="Who does the work.")
+    compaction: CompactionPolicy = Field(default=CompactionPolicy(), description="Putting small files together.")
+    expiry: ExpiryPolicy = Field(default=ExpiryPolicy(), description="Letting old snapshots go.")
+    orphans: OrphanPolicy = Field(default=OrphanPolicy(), description="Removing files that no snapshot reaches.")
+    manifests: ManifestPolicy = Field(default=ManifestPolicy(), description="Putting manifests together.")
+    thresholds: HealthThresholds = Field(default=HealthThresholds(), description="When a table counts as unhealthy.")
+    budget: MaintenanceBudget = Field(default=MaintenanceBudget(), description="How much one run may do.")
+    dry_run: bool = Field(default=False, description="Whether to plan only and change nothing.")

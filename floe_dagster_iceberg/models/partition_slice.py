@@ -1,0 +1,92 @@
+"""The rows that Dagster partitions stand for, in words that no engine owns.
+
+A slice is a union of conjunctions: a row belongs to it when it meets every constraint of
+at least one of them. The resolver builds slices, each engine compiles them to its filter.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Final, Self, TypeAlias
+
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, model_validator
+
+from floe_dagster_iceberg.models.base import FrozenModel
+
+
+def _to_utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC)
+
+
+def _sorted_keys(keys: object) -> object:
+    # Sets have no order of their own, and equal slices must compare and print equal.
+    return tuple(sorted(set(keys))) if isinstance(keys, Iterable) and not isinstance(keys, str) else keys
+
+
+UtcInstant: TypeAlias = Annotated[AwareDatetime, AfterValidator(_to_utc)]
+
+
+class TimeRange(FrozenModel):
+    """Rows whose time lies in one unbroken window."""
+
+    column: str = Field(min_length=1, description="Column that holds the time.")
+    start: UtcInstant = Field(description="First instant of the window, kept in UTC.")
+    end: UtcInstant = Field(description="First instant after the window, kept in UTC.")
+    timezone: str = Field(default="UTC", description="Time zone of the partitions: which local day an instant is.")
+    keys: tuple[str, ...] = Field(
+        default=(), description="Partition keys of the window in order, for columns that hold the key itself."
+    )
+    sub_daily: bool = Field(
+        default=False, description="Whether several partitions share a day, so that a date cannot tell them apart."
+    )
+
+    @model_validator(mode="after")
+    def _window_holds_something(self) -> Self:
+        if self.start >= self.end:
+            raise ValueError(f"window [{self.start.isoformat()}, {self.end.isoformat()}) is empty: end it later")
+        return self
+
+
+class KeySet(FrozenModel):
+    """Rows whose column holds one of some partition keys."""
+
+    column: str = Field(min_length=1, description="Column that holds the key.")
+    keys: Annotated[tuple[str, ...], BeforeValidator(_sorted_keys)] = Field(
+        min_length=1, description="The partition keys, sorted, each once."
+    )
+
+
+Constraint: TypeAlias = TimeRange | KeySet
+
+
+class PartitionSlice(FrozenModel):
+    """A set of rows: those that meet all constraints of at least one conjunction.
+
+    >>> PartitionSlice(any_of=((KeySet(column="region", keys=("eu", "us")),),)).columns
+    ('region',)
+    """
+
+    any_of: tuple[tuple[Constraint, ...], ...] = Field(
+        description="The conjunctions; an empty one holds for every row, none at all holds for no row."
+    )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that decide, each once."""
+        return tuple(dict.fromkeys(constraint.column for conjunction in self.any_of for constraint in conjunction))
+
+    @property
+    def is_all_rows(self) -> bool:
+        """Whether every row belongs to the slice."""
+        return () in self.any_of
+
+    @property
+    def is_no_rows(self) -> bool:
+        """Whether no row belongs to the slice."""
+        return not self.any_of
+
+
+ALL_ROWS: Final = PartitionSlice(any_of=((),))
+"""What an asset without partitions stands for."""
+
+NO_ROWS: Final = PartitionSlice(any_of=())
+"""What an empty set of partition keys stands for, such as the one before the first."""

@@ -1,0 +1,116 @@
+"""The schema of a table: its columns and what identifies a row."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Self
+
+from pydantic import Field, model_validator
+from pyiceberg.schema import Schema
+
+from floe_dagster_iceberg.models.base import FrozenModel, Items, first_duplicate
+from floe_dagster_iceberg.models.fields import ElementType, FieldType, ListOf, MapOf, SchemaField, StructOf
+
+# Two NaNs or zeros compare differently per engine, so Iceberg forbids floating point here.
+_IDENTIFYING_TYPES: Final = frozenset(FieldType) - {FieldType.FLOAT, FieldType.DOUBLE}
+
+
+class TableSchema(FrozenModel):
+    """The columns of a table with their stable ids."""
+
+    fields: Items[SchemaField] = Field(min_length=1, description="The columns, in order.")
+    identifier_field_ids: Items[int] = Field(default=(), description="Ids of the columns that identify a row.")
+    schema_id: int = Field(default=0, ge=0, description="Id of this schema among the table's schemas.")
+
+    @model_validator(mode="after")
+    def _ids_and_names_are_unique(self) -> Self:
+        if (field_id := first_duplicate(_ids(self.fields))) is not None:
+            raise ValueError(f"field id {field_id} is used twice: every column, element, key and value needs its own")
+        if (name := first_duplicate(_names(self.fields))) is not None:
+            raise ValueError(f"column '{'.'.join(name)}' is there twice: names must differ among siblings")
+        return self
+
+    @model_validator(mode="after")
+    def _identifier_fields_can_identify(self) -> Self:
+        columns = {field.field_id: field for field in self.fields}
+        for field_id in self.identifier_field_ids:
+            field = columns.get(field_id)
+            if field is None:
+                raise ValueError(f"identifier field id {field_id} is no top-level column: ids are {sorted(columns)}")
+            if not field.required or not _can_identify(field):
+                raise ValueError(
+                    f"column '{field.name}' cannot identify a row: "
+                    "it must be required and primitive, but neither float nor double"
+                )
+        return self
+
+    @property
+    def column_ids(self) -> frozenset[int]:
+        """Ids of what has one value per row: columns and fields of structs, nothing inside lists and maps."""
+        return frozenset(_column_ids(self.fields))
+
+    def to_pyiceberg_schema(self) -> Schema:
+        """Return the same schema as PyIceberg knows it, ids kept."""
+        return Schema(
+            *(field.to_pyiceberg_field() for field in self.fields),
+            schema_id=self.schema_id,
+            identifier_field_ids=list(self.identifier_field_ids),
+        )
+
+    @classmethod
+    def from_pyiceberg_schema(cls, schema: Schema) -> Self:
+        """Read a PyIceberg schema, ids kept.
+
+        Raises:
+            ValueError: A column has a type that is none of `FieldType`, struct, list or map.
+        """
+        return cls(
+            fields=[SchemaField.from_pyiceberg_field(field) for field in schema.fields],
+            identifier_field_ids=schema.identifier_field_ids,
+            schema_id=schema.schema_id,
+        )
+
+
+def _can_identify(field: SchemaField) -> bool:
+    return isinstance(field.field_type, FieldType) and field.field_type in _IDENTIFYING_TYPES
+
+
+def _column_ids(fields: Iterable[SchemaField]) -> Iterator[int]:
+    for field in fields:
+        yield field.field_id
+        if isinstance(field.field_type, StructOf):
+            yield from _column_ids(field.field_type.fields)
+
+
+def _ids(fields: Iterable[SchemaField]) -> Iterator[int]:
+    for field in fields:
+        yield field.field_id
+        yield from _ids_inside(field.field_type)
+
+
+def _ids_inside(field_type: ElementType) -> Iterator[int]:
+    match field_type:
+        case StructOf(fields=fields):
+            yield from _ids(fields)
+        case ListOf(element_id=element_id, element=element):
+            yield element_id
+            yield from _ids_inside(element)
+        case MapOf(key_id=key_id, key=key, value_id=value_id, value=value):
+            yield from (key_id, value_id)
+            yield from _ids_inside(key)
+            yield from _ids_inside(value)
+
+
+def _names(fields: Iterable[SchemaField], *parents: str) -> Iterator[tuple[str, ...]]:
+    for field in fields:
+        yield (*parents, field.name)
+        yield from _names_inside(field.field_type, *parents, field.name)
+
+
+def _names_inside(field_type: ElementType, *parents: str) -> Iterator[tuple[str, ...]]:
+    match field_type:
+        case StructOf(fields=fields):
+            yield from _names(fields, *parents)
+        case ListOf(element=element):
+            yield from _names_inside(element, *parents, "element")
+        case MapOf(key=key, value=value):
+            yield from _names_inside(key, *parents, "key")
+            yield from _names_inside(value, *parents, "value")

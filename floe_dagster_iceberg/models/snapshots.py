@@ -1,0 +1,93 @@
+"""What a commit left behind."""
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Self
+
+from pydantic import Field
+
+from floe_dagster_iceberg.models.base import FrozenModel
+
+if TYPE_CHECKING:
+    # At run time this would load PyIceberg's table machinery, which reading models never needs.
+    from pyiceberg.table.snapshots import Snapshot
+
+_EPOCH: Final = datetime.fromtimestamp(0, tz=UTC)
+
+
+class OperationType(StrEnum):
+    """What a snapshot did to the table's files."""
+
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    DELETE = "delete"
+    REPLACE = "replace"
+
+
+class SnapshotInfo(FrozenModel):
+    """One snapshot of a table. Counts that the writer did not record are 0."""
+
+    snapshot_id: int = Field(description="Id of the snapshot.")
+    parent_snapshot_id: int | None = Field(
+        default=None, description="Id of the snapshot before it; none for the first."
+    )
+    timestamp_ms: int = Field(description="When it was committed, in milliseconds since 1970 UTC.")
+    operation: OperationType = Field(description="What it did to the table's files.")
+    summary: dict[str, str] = Field(default_factory=dict, description="Counts and properties kept with the snapshot.")
+    manifest_list: str | None = Field(default=None, description="Location of its manifest list.")
+
+    @classmethod
+    def from_pyiceberg_snapshot(cls, snapshot: "Snapshot") -> Self:
+        """Read a PyIceberg snapshot.
+
+        A snapshot without a summary (format version 1 allows it) counts as an overwrite, as in
+        PyIceberg: nothing may be concluded about the rows it kept.
+        """
+        summary = snapshot.summary
+        return cls(
+            snapshot_id=snapshot.snapshot_id,
+            parent_snapshot_id=snapshot.parent_snapshot_id,
+            timestamp_ms=snapshot.timestamp_ms,
+            operation=OperationType.OVERWRITE if summary is None else OperationType(summary.operation.value),
+            summary={} if summary is None else summary.additional_properties,
+            manifest_list=snapshot.manifest_list,
+        )
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was committed, in UTC."""
+        # Adding keeps the milliseconds exact; dividing to a float does not.
+        return _EPOCH + timedelta(milliseconds=self.timestamp_ms)
+
+    @property
+    def added_files(self) -> int:
+        """Data files this snapshot added."""
+        return self._count("added-data-files")
+
+    @property
+    def added_records(self) -> int:
+        """Rows in the data files it added."""
+        return self._count("added-records")
+
+    @property
+    def added_bytes(self) -> int:
+        """Bytes of the files it added."""
+        return self._count("added-files-size")
+
+    @property
+    def deleted_files(self) -> int:
+        """Data files it removed."""
+        return self._count("deleted-data-files")
+
+    @property
+    def deleted_records(self) -> int:
+        """Rows in the data files it removed."""
+        return self._count("deleted-records")
+
+    @property
+    def total_records(self) -> int:
+        """Rows in all data files of the table after it, before delete files are applied."""
+        return self._count("total-records")
+
+    def _count(self, key: str) -> int:
+        return int(self.summary.get(key, 0))

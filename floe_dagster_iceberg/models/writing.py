@@ -1,0 +1,110 @@
+"""How rows go into a table."""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Final, Self, TypeAlias
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+from pyiceberg.expressions import BooleanExpression
+
+from floe_dagster_iceberg.models.base import FrozenModel, Items, first_duplicate
+
+_COMPUTED_BY_ICEBERG: Final = re.compile(
+    r"operation|(added|deleted|removed|total)-.*|changed-partition-count|partitions\..*"
+)
+
+
+class WriteMode(StrEnum):
+    """What happens to the rows that are there already."""
+
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    UPSERT = "upsert"
+
+
+class CommitStrategy(StrEnum):
+    """How a commit treats the table's manifests.
+
+    A fast append adds one manifest and reads none; a merge commit folds small manifests
+    together, which costs the writer time and saves it for readers.
+    """
+
+    FAST_APPEND = "fast_append"
+    MERGE_COMMIT = "merge_commit"
+
+
+def _read_row_filter(value: object) -> object:
+    # PyIceberg would take True for "all rows" and fail with a TypeError on an object it does not know.
+    match value:
+        case str() if value.strip():
+            return value
+        case BooleanExpression():
+            return value
+        case {"type": _}:
+            try:
+                return BooleanExpression.model_validate(value)
+            except (TypeError, ValueError):
+                # Not chained: PyIceberg's message quotes the values of the filter.
+                raise ValueError("the object is no Iceberg expression: its type is unknown or a part missing") from None
+    raise ValueError("a row filter is a text such as \"region = 'EU'\" or a PyIceberg expression")
+
+
+ColumnName: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+RowFilter: TypeAlias = Annotated[
+    str | SerializeAsAny[BooleanExpression],
+    BeforeValidator(_read_row_filter),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string", "minLength": 1}, {"type": "object", "required": ["type"]}],
+            "description": "A text, or an Iceberg expression as the REST specification writes it.",
+        }
+    ),
+]
+"""Which rows: a text such as "region = 'EU'", or a PyIceberg expression."""
+
+
+class WriteConfig(FrozenModel):
+    """How one write goes into a table."""
+
+    # A filter holds data values: they stay out of error messages and of the repr.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    mode: WriteMode = Field(default=WriteMode.APPEND, description="Whether rows are added, replaced or merged.")
+    commit_strategy: CommitStrategy | None = Field(
+        default=None, description="How manifests are treated; the table manager's default if not given."
+    )
+    overwrite_filter: RowFilter | None = Field(
+        default=None, repr=False, description="The rows to replace, only for overwrite; all rows if not given."
+    )
+    join_columns: Items[ColumnName] = Field(default=(), description="Columns that match rows; only for upsert.")
+    snapshot_properties: dict[str, str] = Field(
+        default_factory=dict, description="Properties kept in the summary of the snapshot."
+    )
+    branch: str | None = Field(default=None, min_length=1, description="Branch to write to; main if not given.")
+
+    @model_validator(mode="after")
+    def _arguments_belong_to_the_mode(self) -> Self:
+        if self.mode is WriteMode.UPSERT and not self.join_columns:
+            raise ValueError("upsert needs join_columns: name the columns that identify a row")
+        if self.mode is not WriteMode.UPSERT and self.join_columns:
+            raise ValueError(f"{self.mode} takes no join_columns: leave them out, or set mode to upsert")
+        if self.mode is not WriteMode.OVERWRITE and self.overwrite_filter is not None:
+            raise ValueError(f"{self.mode} takes no overwrite_filter: leave it out, or set mode to overwrite")
+        if (column := first_duplicate(self.join_columns)) is not None:
+            raise ValueError(f"join column '{column}' is named twice: name each column once")
+        return self
+
+    @model_validator(mode="after")
+    def _snapshot_properties_are_free(self) -> Self:
+        for key in self.snapshot_properties:
+            if _COMPUTED_BY_ICEBERG.fullmatch(key):
+                raise ValueError(f"snapshot property '{key}' is computed by Iceberg: choose another name")
+        return self

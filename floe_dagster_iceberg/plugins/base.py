@@ -1,0 +1,230 @@
+"""What the built-in plugins share: metadata, lifecycle, and the plain catalog operations."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from floe_dagster_iceberg.errors import EngineCapabilityError, FloeStorageError, ValidationError
+from floe_dagster_iceberg.models.base import FrozenModel
+from floe_dagster_iceberg.plugins.lifecycle import HEALTH_CHECK_SECONDS, run_within
+from floe_dagster_iceberg.plugins.mapping import Setting, engine_properties, passed_through
+from floe_dagster_iceberg.plugins.protocols import HealthStatus
+from floe_dagster_iceberg.plugins.translation import translated
+
+# Not imported from telemetry: that brings structlog along, a quarter of a second for every code location.
+TRACER = "floe_dagster_iceberg"
+
+
+class PluginConfig(FrozenModel):
+    """Configuration of a built-in plugin."""
+
+    # Refused values may be secrets; Pydantic must not print them.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    properties: dict[str, str] = Field(
+        default_factory=dict, repr=False, description="Further Iceberg properties, in PyIceberg's or Java's spelling."
+    )
+
+
+class CatalogConfig(PluginConfig):
+    """What every catalog has."""
+
+    catalog_name: str = Field(
+        default="floe", min_length=1, description="Name of the catalog, the same in both engines."
+    )
+    warehouse: str | None = Field(default=None, description="Location or name of the warehouse.")
+
+
+ConfigT = TypeVar("ConfigT", bound=PluginConfig)
+CatalogConfigT = TypeVar("CatalogConfigT", bound=CatalogConfig)
+
+
+class BuiltInPlugin(ABC, Generic[ConfigT]):
+    """A configuration, its mapping to both engines, and a life without surprises."""
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    config_type: ClassVar[type[PluginConfig]]
+    settings: ClassVar[tuple[Setting, ...]]
+    version: ClassVar[str] = "0.1.0"
+    floe_api_version: ClassVar[str] = "1.0"
+    dependencies: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: ConfigT) -> None:
+        self.config = config
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.config!r})"
+
+    def startup(self) -> None:
+        """Do nothing: built-in plugins connect when they are first used."""
+
+    def shutdown(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+    def get_config_schema(self) -> type[BaseModel]:
+        return self.config_type
+
+    def pyiceberg_properties(self) -> dict[str, str]:
+        """Properties for PyIceberg, with references and secrets resolved."""
+        return {
+            **passed_through(self.config.properties, "python"),
+            **engine_properties(self.config, self.settings, "python"),
+        }
+
+    def spark_properties(self) -> dict[str, str]:
+        """The same for Java, without Spark's prefix."""
+        return {
+            **passed_through(self.config.properties, "java"),
+            **engine_properties(self.config, self.settings, "java"),
+        }
+
+    def spark_conf(self, catalog_name: str) -> dict[str, str]:
+        """Conf below `spark.sql.catalog.<catalog_name>`, with references and secrets resolved."""
+        return {f"spark.sql.catalog.{catalog_name}.{key}": value for key, value in self.spark_properties().items()}
+
+    def spark_packages(self) -> list[str]:
+        """Jars that Spark needs besides the Iceberg runtime."""
+        return []
+
+
+class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
+    """A catalog plugin on a PyIceberg catalog.
+
+    The table operations here only register and list; what a table needs besides is the
+    table manager's business.
+    """
+
+    def __init__(self, config: CatalogConfigT) -> None:
+        super().__init__(config)
+        self._catalog: Any = None
+        self._lock = threading.Lock()
+
+    def connect(self, config: Mapping[str, str]) -> Any:
+        """Open the PyIceberg catalog.
+
+        Args:
+            config: Storage properties; the catalog's own win where both name the same.
+
+        Raises:
+            CatalogConnectionError: The catalog does not answer.
+            CatalogAuthenticationError: The catalog refuses the credentials.
+        """
+        with translated(self.config.catalog_name):
+            self._catalog = self.open_catalog({**config, **self.pyiceberg_properties()})
+        return self._catalog
+
+    @abstractmethod
+    def open_catalog(self, properties: dict[str, str]) -> Any:
+        """Build the PyIceberg catalog from resolved properties."""
+
+    @property
+    def catalog(self) -> Any:
+        """The connected catalog; connects when nobody has yet."""
+        with self._lock:
+            return self._catalog if self._catalog is not None else self.connect({})
+
+    def shutdown(self) -> None:
+        with self._lock:
+            if self._catalog is not None and hasattr(self._catalog, "close"):
+                self._catalog.close()
+            self._catalog = None
+
+    def spark_conf(self, catalog_name: str) -> dict[str, str]:
+        # A cached table in Spark would hide what PyIceberg has just changed.
+        key = f"spark.sql.catalog.{catalog_name}"
+        return {
+            key: "org.apache.iceberg.spark.SparkCatalog",
+            f"{key}.cache-enabled": "false",
+            **super().spark_conf(catalog_name),
+        }
+
+    def health_check(self) -> HealthStatus:
+        """Ask the catalog for its namespaces, for at most 5 seconds."""
+        started = perf_counter()
+        try:
+            with translated(self.config.catalog_name):
+                run_within(HEALTH_CHECK_SECONDS, self.list_namespaces)
+        except FloeStorageError as error:
+            return HealthStatus(state="unhealthy", message=str(error), details={"error": type(error).__name__})
+        return HealthStatus(state="healthy", details={"seconds": f"{perf_counter() - started:.3f}"})
+
+    def create_namespace(self, namespace: str, properties: dict[str, str] | None = None) -> None:
+        """Create a namespace; a dotted one is nested.
+
+        Raises:
+            ValidationError: It exists already.
+        """
+        with translated(self.config.catalog_name, namespace=namespace):
+            self.catalog.create_namespace(_levels(namespace), properties or {})
+
+    def list_namespaces(self, parent: str | None = None) -> list[str]:
+        """Dotted names of the namespaces right below `parent`, or of the topmost ones."""
+        with translated(self.config.catalog_name, namespace=parent):
+            found = self.catalog.list_namespaces(_levels(parent) if parent else ())
+        return sorted(".".join(namespace) for namespace in found)
+
+    def delete_namespace(self, namespace: str) -> None:
+        """Delete an empty namespace.
+
+        Raises:
+            NoSuchNamespaceError: There is none of that name.
+            ValidationError: It still holds tables.
+        """
+        with translated(self.config.catalog_name, namespace=namespace):
+            self.catalog.drop_namespace(_levels(namespace))
+
+    def create_table(
+        self,
+        identifier: str,
+        schema: Any,
+        location: str | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> None:
+        """Register an empty table; an Arrow or a PyIceberg schema.
+
+        Raises:
+            TableAlreadyExistsError: There is one of that name.
+            NoSuchNamespaceError: Its namespace is missing.
+        """
+        with translated(self.config.catalog_name, table=identifier):
+            self.catalog.create_table(_levels(identifier), schema, location=location, properties=properties or {})
+
+    def list_tables(self, namespace: str) -> list[str]:
+        """Dotted names of the tables of a namespace."""
+        with translated(self.config.catalog_name, namespace=namespace):
+            return sorted(".".join(table) for table in self.catalog.list_tables(_levels(namespace)))
+
+    def drop_table(self, identifier: str, purge: bool = False) -> None:  # noqa: FBT001, FBT002 - floe's signature
+        """Forget a table; with `purge` delete its files, too."""
+        with translated(self.config.catalog_name, table=identifier):
+            drop = self.catalog.purge_table if purge else self.catalog.drop_table
+            drop(_levels(identifier))
+
+    def vend_credentials(self, table_path: str, operations: list[str]) -> dict[str, Any]:
+        """Refuse: this catalog lends no storage credentials."""
+        raise EngineCapabilityError(
+            f"Catalog '{self.config.catalog_name}' of type '{self.name}' vends no credentials "
+            f"(asked for {', '.join(operations)}). Configure them on the storage instead.",
+            engine=self.name,
+            table=table_path,
+        )
+
+
+def required(value: str | None, *, plugin: str, field: str) -> str:
+    """A field that this engine or operation cannot do without.
+
+    Raises:
+        ValidationError: It is not set.
+    """
+    if value is None:
+        raise ValidationError(f"Plugin '{plugin}' needs '{field}'. Set it in the plugin's configuration.")
+    return value
+
+
+def _levels(dotted: str) -> tuple[str, ...]:
+    return tuple(dotted.split("."))

@@ -1,0 +1,145 @@
+"""Plugins by name: installed ones first, then the built-ins."""
+
+import inspect
+import json
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, get_type_hints
+
+from pydantic import BaseModel
+from pydantic import ValidationError as PydanticError
+
+from floe_dagster_iceberg.errors import PluginNotFoundError, ValidationError
+from floe_dagster_iceberg.plugins.base import BuiltInPlugin
+from floe_dagster_iceberg.plugins.metastores import GlueCatalogPlugin, HiveCatalogPlugin
+from floe_dagster_iceberg.plugins.object_stores import AzureStoragePlugin, GcsStoragePlugin, S3StoragePlugin
+from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, StoragePlugin
+from floe_dagster_iceberg.plugins.rest import PolarisCatalogPlugin, RestCatalogPlugin
+from floe_dagster_iceberg.plugins.sql import SqlCatalogPlugin
+from floe_dagster_iceberg.plugins.storage import LocalStoragePlugin
+from floe_dagster_iceberg.secrets import resolve_text
+
+Kind = Literal["catalog", "storage"]
+
+GROUPS: dict[Kind, str] = {"catalog": "floe.catalogs", "storage": "floe.storage"}
+BUILT_INS: dict[Kind, dict[str, type[BuiltInPlugin[Any]]]] = {
+    "catalog": {
+        plugin.name: plugin
+        for plugin in (SqlCatalogPlugin, RestCatalogPlugin, PolarisCatalogPlugin, GlueCatalogPlugin, HiveCatalogPlugin)
+    },
+    "storage": {
+        plugin.name: plugin for plugin in (LocalStoragePlugin, S3StoragePlugin, GcsStoragePlugin, AzureStoragePlugin)
+    },
+}
+# Iceberg properties without a dot or dash in their name.
+_BARE_PROPERTIES = frozenset({"echo", "pool_pre_ping", "init_catalog_tables", "schema_version"})
+_OAUTH2_FIELDS = ("client_id", "client_secret", "token_url", "scope")
+_OUR_WORDS = frozenset({"catalog_name", "retry", "access_delegation"})
+
+
+def open_catalog_plugin(name: str, config: Mapping[str, Any]) -> CatalogPlugin:
+    """Build the catalog plugin of that name; nothing is connected.
+
+    Raises:
+        PluginNotFoundError: There is none of that name.
+        ValidationError: The configuration does not fit the plugin.
+    """
+    plugin = _build("catalog", name, config)
+    if not isinstance(plugin, CatalogPlugin):
+        raise ValidationError(f"Plugin '{name}' of group '{GROUPS['catalog']}' is no catalog plugin.")
+    return plugin
+
+
+def open_storage_plugin(name: str, config: Mapping[str, Any]) -> StoragePlugin:
+    """Build the storage plugin of that name; nothing is connected.
+
+    Raises:
+        PluginNotFoundError: There is none of that name.
+        ValidationError: The configuration does not fit the plugin.
+    """
+    plugin = _build("storage", name, config)
+    if not isinstance(plugin, StoragePlugin):
+        raise ValidationError(f"Plugin '{name}' of group '{GROUPS['storage']}' is no storage plugin.")
+    return plugin
+
+
+def built_in(kind: Kind, name: str, config: Mapping[str, Any]) -> BuiltInPlugin[Any]:
+    """Build a built-in plugin, whatever else is installed.
+
+    Raises:
+        PluginNotFoundError: There is no built-in of that name.
+        ValidationError: The configuration does not fit the plugin.
+    """
+    if name not in BUILT_INS[kind]:
+        raise PluginNotFoundError(kind, name, known=known_plugins(kind))
+    plugin = BUILT_INS[kind][name]
+    fields = plugin.config_type.model_fields
+    known = {key: value for key, value in config.items() if key in fields}
+    rest = {key: value for key, value in config.items() if key not in fields}
+    if unknown := [key for key in rest if not _is_iceberg_property(key)]:
+        raise ValidationError(
+            f"Configuration of {kind} plugin '{name}' has unknown keys: {', '.join(sorted(unknown))}. "
+            f"Known: {', '.join(sorted(fields))}; Iceberg's own properties, such as 's3.endpoint', pass through."
+        )
+    if rest:
+        known["properties"] = {**known.get("properties", {}), **{key: str(value) for key, value in rest.items()}}
+    return plugin(_validated(plugin.config_type, known, kind=kind, name=name))
+
+
+def known_plugins(kind: Kind) -> list[str]:
+    """Names that can be used, installed and built-in."""
+    return sorted({*BUILT_INS[kind], *(point.name for point in entry_points(group=GROUPS[kind]))})
+
+
+def _build(kind: Kind, name: str, config: Mapping[str, Any]) -> object:
+    installed = list(entry_points(group=GROUPS[kind], name=name))
+    if len(installed) > 1:
+        sources = ", ".join(sorted(point.value for point in installed))
+        raise ValidationError(f"Several packages offer the {kind} plugin '{name}': {sources}. Uninstall all but one.")
+    return _from_entry_point(kind, installed[0], config) if installed else built_in(kind, name, config)
+
+
+def _from_entry_point(kind: Kind, point: EntryPoint, config: Mapping[str, Any]) -> object:
+    factory = point.load()
+    if "config" in inspect.signature(factory).parameters:
+        hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+        schema = hints.get("config")
+        if inspect.isclass(schema) and issubclass(schema, BaseModel):
+            return factory(config=_validated(schema, _in_their_words(schema, config), kind=kind, name=point.name))
+        return factory(config=dict(config))
+    plugin = factory()
+    schema = plugin.get_config_schema()
+    if hasattr(plugin, "configure"):
+        words = dict(config) if schema is None else _in_their_words(schema, config)
+        plugin.configure(words if schema is None else _validated(schema, words, kind=kind, name=point.name))
+    return plugin
+
+
+def _in_their_words(schema: type[BaseModel], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Our settings as floe's own plugins take them: references resolved, OAuth2 in a section of its own."""
+    fields = schema.model_fields
+    given = {key: resolve_text(value) if isinstance(value, str) else value for key, value in config.items()}
+    retry = given.get("retry")
+    if "oauth2" in fields and "client_id" in given:
+        given["oauth2"] = {key: given.pop(key) for key in _OAUTH2_FIELDS if key in given}
+    if "max_retries" in fields and retry is not None:
+        given["max_retries"] = (json.loads(retry) if isinstance(retry, str) else retry)["max_attempts"] - 1
+    if "credential_vending_enabled" in fields and "access_delegation" in given:
+        given["credential_vending_enabled"] = given["access_delegation"] != "none"
+    return {key: value for key, value in given.items() if key in fields or key not in _OUR_WORDS}
+
+
+def _validated(schema: type[BaseModel], config: Mapping[str, Any], *, kind: Kind, name: str) -> Any:
+    try:
+        return schema.model_validate(dict(config))
+    except PydanticError as error:
+        faults = [
+            f"{'.'.join(str(part) for part in fault['loc']) or 'configuration'}: {fault['msg']}"
+            for fault in error.errors(include_input=False, include_url=False, include_context=False)
+        ]
+    # Outside the except block: the Pydantic error quotes refused values, and must not be chained.
+    raise ValidationError(f"Configuration of {kind} plugin '{name}' is not valid. {'; '.join(faults)}.")
+
+
+def _is_iceberg_property(key: str) -> bool:
+    return "." in key or "-" in key or key in _BARE_PROPERTIES

@@ -1,0 +1,192 @@
+"""Catalogs that speak Iceberg's REST protocol: any of them, and Apache Polaris with its own rules."""
+
+import json
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from opentelemetry import trace
+from pydantic import BeforeValidator, Field, model_validator
+
+from floe_dagster_iceberg.errors import EngineCapabilityError
+from floe_dagster_iceberg.models import RetryConfig
+from floe_dagster_iceberg.plugins.base import TRACER, BuiltInCatalog, CatalogConfig
+from floe_dagster_iceberg.plugins.mapping import Setting, as_milliseconds, resolved
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.secrets import SecretValue, is_secret_key
+
+AccessDelegation = Literal["vended-credentials", "remote-signing", "none"]
+
+# Resources take strings only, so a nested setting may arrive as JSON text.
+_Retry = Annotated[RetryConfig, BeforeValidator(lambda value: json.loads(value) if isinstance(value, str) else value)]
+
+
+class RestCatalogConfig(CatalogConfig):
+    """How to reach a REST catalog, and as whom."""
+
+    uri: str = Field(min_length=1, description="Address of the catalog, without '/v1'.")
+    client_id: SecretValue | None = Field(default=None, description="OAuth2 client id.")
+    client_secret: SecretValue | None = Field(default=None, description="OAuth2 client secret.")
+    credential: SecretValue | None = Field(default=None, description="Client id and secret in one, as 'id:secret'.")
+    token: SecretValue | None = Field(default=None, description="Bearer token, instead of client id and secret.")
+    scope: str | None = Field(default=None, description="OAuth2 scope.")
+    token_url: str | None = Field(default=None, description="Token endpoint; '<uri>/v1/oauth/tokens' if not given.")
+    audience: str | None = Field(default=None, description="OAuth2 audience.")
+    resource: str | None = Field(default=None, description="OAuth2 resource.")
+    prefix: str | None = Field(default=None, description="Path prefix of the catalog, when the server does not say it.")
+    access_delegation: AccessDelegation = Field(
+        default="vended-credentials", description="How the server lends access to the files."
+    )
+    token_refresh_enabled: bool = Field(default=True, description="Whether Spark renews tokens before they expire.")
+    connect_timeout_seconds: float = Field(default=10, gt=0, le=60, description="Longest wait for a connection.")
+    read_timeout_seconds: float = Field(default=60, gt=0, le=600, description="Longest wait for the next byte.")
+    total_timeout_seconds: float = Field(default=180, gt=0, le=3600, description="Longest time for all attempts.")
+    retry: _Retry = Field(default_factory=RetryConfig, description="How requests are repeated.")
+
+    @model_validator(mode="after")
+    def _one_way_to_authenticate(self) -> Self:
+        if (self.client_id is None) != (self.client_secret is None):
+            raise ValueError("client_id and client_secret belong together: give both or neither")
+        given = [name for name in ("client_id", "credential", "token") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: give one of them")
+        return self
+
+
+class PolarisCatalogConfig(RestCatalogConfig):
+    """How to reach Apache Polaris."""
+
+    warehouse: str = Field(min_length=1, description="Name of the Polaris catalog.")
+    scope: str = Field(
+        default="PRINCIPAL_ROLE:ALL", description="Roles to take: PRINCIPAL_ROLE:<role>, or all of them."
+    )
+
+    @model_validator(mode="after")
+    def _authenticates(self) -> Self:
+        if self.client_id is None and self.credential is None and self.token is None:
+            raise ValueError("Polaris needs client_id and client_secret, a credential, or a token")
+        return self
+
+
+class RestCatalogPlugin(BuiltInCatalog[RestCatalogConfig]):
+    """Any catalog that speaks Iceberg's REST protocol."""
+
+    name: ClassVar[str] = "rest"
+    description: ClassVar[str] = "Iceberg REST catalog."
+    config_type: ClassVar[type[CatalogConfig]] = RestCatalogConfig
+    # Client id, secret and scope reach PyIceberg through our own authentication, not as properties.
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("uri", python="uri", java="uri"),
+        Setting("warehouse", python="warehouse", java="warehouse"),
+        Setting("prefix", python="prefix", java="prefix"),
+        Setting("token", python="token", java="token"),
+        Setting("scope", python=None, java="scope"),
+        Setting("audience", python=None, java="audience"),
+        Setting("resource", python=None, java="resource"),
+        Setting("token_refresh_enabled", python=None, java="token-refresh-enabled"),
+        Setting(
+            "connect_timeout_seconds",
+            python=None,
+            java="rest.client.connection-timeout-ms",
+            java_value=as_milliseconds,
+        ),
+        Setting("read_timeout_seconds", python=None, java="rest.client.socket-timeout-ms", java_value=as_milliseconds),
+    )
+
+    @property
+    def token_url(self) -> str:
+        """Where tokens are issued."""
+        given = self.config.token_url
+        return str(resolved(given)) if given else f"{str(resolved(self.config.uri)).rstrip('/')}/v1/oauth/tokens"
+
+    def pyiceberg_properties(self) -> dict[str, str]:
+        return {**super().pyiceberg_properties(), **self._delegation_header()}
+
+    def spark_properties(self) -> dict[str, str]:
+        # Java refuses a count of zero.
+        properties = {"type": "rest", "rest.client.max-retries": str(max(self.config.retry.max_attempts - 1, 1))}
+        if (credential := self._credential()) is not None:
+            properties |= {"credential": credential, "oauth2-server-uri": self.token_url}
+        if credential is not None or self.config.token is not None:
+            properties["rest.auth.type"] = "oauth2"
+        return {**properties, **super().spark_properties(), **self._delegation_header()}
+
+    def open_catalog(self, properties: dict[str, str]) -> Any:
+        # requests and PyIceberg's REST client are slow to import, and a code location needs neither.
+        from floe_dagster_iceberg.plugins._rest_session import ClientCredentials, FloeRestCatalog  # noqa: PLC0415
+        from floe_dagster_iceberg.plugins.http import HttpPolicy  # noqa: PLC0415
+
+        policy = HttpPolicy(
+            connect_timeout_seconds=self.config.connect_timeout_seconds,
+            read_timeout_seconds=self.config.read_timeout_seconds,
+            total_timeout_seconds=self.config.total_timeout_seconds,
+            retry=self.config.retry,
+        )
+        form = self._token_form()
+        auth = (
+            ClientCredentials(self.config.catalog_name, token_url=self.token_url, form=form, policy=policy)
+            if form
+            else None
+        )
+        return FloeRestCatalog(
+            self.config.catalog_name,
+            policy=policy,
+            auth=auth,
+            delegate_access=self.config.access_delegation != "none",
+            properties=properties,
+        )
+
+    def vend_credentials(self, table_path: str, operations: list[str]) -> dict[str, Any]:
+        """Short-lived storage credentials for a table.
+
+        Raises:
+            EngineCapabilityError: The server lends none.
+        """
+        with translated(self.config.catalog_name, table=table_path):
+            io = self.catalog.load_table(tuple(table_path.split("."))).io
+        own = self.catalog.properties
+        lent = {key: value for key, value in io.properties.items() if is_secret_key(key) and own.get(key) != value}
+        if not lent:
+            raise EngineCapabilityError(
+                f"Catalog '{self.config.catalog_name}' lends no credentials for {', '.join(operations)} "
+                f"on '{table_path}'. Configure them on the storage instead.",
+                engine=self.name,
+                table=table_path,
+            )
+        return lent
+
+    def _delegation_header(self) -> dict[str, str]:
+        if self.config.access_delegation == "none":
+            return {}
+        return {"header.X-Iceberg-Access-Delegation": self.config.access_delegation}
+
+    def _credential(self) -> str | None:
+        if self.config.credential is not None:
+            return str(resolved(self.config.credential))
+        if self.config.client_id is None:
+            return None
+        return f"{resolved(self.config.client_id)}:{resolved(self.config.client_secret)}"
+
+    def _token_form(self) -> dict[str, str]:
+        credential = self._credential()
+        if credential is None:
+            return {}
+        client_id, colon, secret = credential.partition(":")
+        form = {"client_id": client_id, "client_secret": secret} if colon else {"client_secret": credential}
+        for field in ("scope", "audience", "resource"):
+            if (value := getattr(self.config, field)) is not None:
+                form[field] = str(resolved(value))
+        form.setdefault("scope", "catalog")
+        return form
+
+
+class PolarisCatalogPlugin(RestCatalogPlugin):
+    """Apache Polaris."""
+
+    name: ClassVar[str] = "polaris"
+    description: ClassVar[str] = "Apache Polaris catalog."
+    config_type: ClassVar[type[CatalogConfig]] = PolarisCatalogConfig
+
+    def create_namespace(self, namespace: str, properties: dict[str, str] | None = None) -> None:
+        # Names of properties only: their values are the user's.
+        attributes = {"namespace": namespace, "properties": sorted(properties or {})}
+        with trace.get_tracer(TRACER).start_as_current_span("polaris.create_namespace", attributes=attributes):
+            super().create_namespace(namespace, properties)

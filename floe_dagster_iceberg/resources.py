@@ -1,0 +1,219 @@
+"""Dagster resources: one configuration that opens the tables, for PyIceberg and for Spark alike.
+
+Building a resource, also as part of `Definitions`, connects to nothing and writes nothing.
+The first use connects, and all resources of one process that say the same share that
+connection.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from dagster import Config, ConfigurableResource, EnvVar, InitResourceContext
+from pydantic import Field
+
+from floe_dagster_iceberg.artifacts import CompiledArtifacts
+from floe_dagster_iceberg.connections import Connection, ConnectionSettings, open_connection
+from floe_dagster_iceberg.errors import SecretNotFoundError, ValidationError
+from floe_dagster_iceberg.models import CommitStrategy, IcebergTableManagerConfig
+from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, HealthStatus, StoragePlugin
+from floe_dagster_iceberg.secrets import is_reference, secret_as_text
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from floe_dagster_iceberg.table.manager import IcebergTableManager
+
+_SECRET: dict[str, Any] = {"dagster__is_secret": True}
+# What catalog plugins call the resource's own fields.
+_FIELDS_OF_CATALOG = {
+    "catalog_name": "catalog_name",
+    "uri": "catalog_uri",
+    "warehouse": "warehouse",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+    "token": "token",
+    "scope": "scope",
+}
+
+
+class TableManagerSettings(Config):
+    """The settings of `IcebergTableManagerConfig`, as Dagster configuration."""
+
+    max_commit_retries: int = Field(default=3, description="How often a lost commit is tried again.")
+    retry_base_delay_seconds: float = Field(default=1.0, description="Wait before the first retry; it doubles.")
+    default_retention_days: int = Field(default=7, description="Age in days at which snapshots expire.")
+    min_snapshots_to_keep: int = Field(default=10, description="Newest snapshots that never expire.")
+    default_commit_strategy: CommitStrategy = Field(
+        default=CommitStrategy.FAST_APPEND, description="How writes treat manifests unless they say otherwise."
+    )
+    default_table_properties: dict[str, str] | None = Field(
+        default=None, description="Properties of every table that is created; production values if not given."
+    )
+
+    def to_config(self) -> IcebergTableManagerConfig:
+        """The same settings, checked."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return IcebergTableManagerConfig(**{name: value for name, value in given.items() if value is not None})
+
+
+class IcebergResource(ConfigurableResource[Any]):
+    """Iceberg tables of one catalog, for assets, IO managers and Spark.
+
+    With nothing configured: a SQLite catalog and a warehouse below `$FLOE_HOME`, else below
+    `.floe` in the working directory. Strings may hold `EnvVar`, and any of the references of
+    `floe_dagster_iceberg.secrets`; they are looked up when the catalog is first used.
+
+    Example:
+        >>> iceberg = IcebergResource(
+        ...     catalog_type="polaris",
+        ...     catalog_uri="http://polaris:8181/api/catalog",
+        ...     warehouse="analytics",
+        ...     client_id=EnvVar("POLARIS_CLIENT_ID"),
+        ...     client_secret=EnvVar("POLARIS_CLIENT_SECRET"),
+        ... )
+    """
+
+    catalog_type: str = Field(
+        default="sql", description="Catalog plugin: sql, rest, polaris, glue, hive, or installed."
+    )
+    catalog_name: str = Field(default="floe", description="Name of the catalog, the same in both engines.")
+    catalog_uri: str | None = Field(
+        default=None,
+        repr=False,
+        json_schema_extra=_SECRET,
+        description="Address of the catalog; an SQLAlchemy URL for 'sql'.",
+    )
+    warehouse: str | None = Field(default=None, description="Location of the warehouse, or its name in the catalog.")
+    client_id: str | None = Field(default=None, description="OAuth2 client id.")
+    client_secret: str | None = Field(
+        default=None, repr=False, json_schema_extra=_SECRET, description="OAuth2 client secret."
+    )
+    token: str | None = Field(
+        default=None,
+        repr=False,
+        json_schema_extra=_SECRET,
+        description="Bearer token, instead of client id and secret.",
+    )
+    scope: str | None = Field(default=None, description="OAuth2 scope.")
+    catalog_properties: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        json_schema_extra=_SECRET,
+        description="Further settings of the catalog plugin, and Iceberg properties.",
+    )
+    storage_type: str = Field(default="local", description="Storage plugin: local, s3, gcs, azure, or installed.")
+    storage_properties: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        json_schema_extra=_SECRET,
+        description="Settings of the storage plugin, and Iceberg properties.",
+    )
+    default_namespace: str = Field(default="public", description="Namespace of assets whose key has one part.")
+    manager: TableManagerSettings = Field(
+        default_factory=TableManagerSettings, description="Retry budget, retention, default table properties."
+    )
+
+    @classmethod
+    def from_artifacts(cls, artifacts: CompiledArtifacts) -> Self:
+        """Configure from compiled artifacts; nothing is looked up or connected.
+
+        Raises:
+            ValidationError: The artifacts name no catalog.
+        """
+        if artifacts.catalog is None:
+            raise ValidationError("The compiled artifacts name no catalog. Add 'plugins.catalog' to the manifest.")
+        config = {key: _as_text(value) for key, value in artifacts.catalog.config.items()}
+        given: dict[str, Any] = {name: config.pop(key) for key, name in _FIELDS_OF_CATALOG.items() if key in config}
+        if artifacts.storage is not None:
+            given["storage_type"] = artifacts.storage.type
+            given["storage_properties"] = {key: _as_text(value) for key, value in artifacts.storage.config.items()}
+        return cls(
+            catalog_type=artifacts.catalog.type,
+            catalog_properties=config,
+            default_namespace=artifacts.default_namespace,
+            **given,
+        )
+
+    @property
+    def table_manager(self) -> "IcebergTableManager":
+        """The table manager; the same one for every resource of this process that is configured alike."""
+        return self._connection.manager
+
+    @property
+    def catalog(self) -> "Catalog":
+        """The PyIceberg catalog; the first use connects."""
+        return self.table_manager.catalog
+
+    @property
+    def catalog_plugin(self) -> CatalogPlugin:
+        """The catalog plugin in use."""
+        return self._connection.catalog_plugin
+
+    @property
+    def storage_plugin(self) -> StoragePlugin | None:
+        """The storage plugin in use; None when only the catalog knows where files are."""
+        return self._connection.storage_plugin
+
+    def setup_for_execution(self, context: InitResourceContext) -> None:
+        """Check once per process that the warehouse can be written to, before any work is done.
+
+        Raises:
+            WriteError: It cannot.
+        """
+        del context
+        self._connection.check_storage()
+
+    def health_check(self) -> HealthStatus:
+        """Ask the catalog for its namespaces, for at most 5 seconds."""
+        return self._connection.health_check()
+
+    def spark_conf(self) -> dict[str, str]:
+        """Spark conf that opens the same tables; it holds resolved secrets, and tells Spark to hide them."""
+        return self._connection.spark_conf()
+
+    def spark_packages(self) -> list[str]:
+        """Jars Spark needs besides the Iceberg runtime: Maven coordinates, or bare names of Iceberg's bundles."""
+        return self._connection.spark_packages()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Dagster's own state cannot be pickled; the configuration is all another process needs.
+        return _rebuild, (type(self), {name: getattr(self, name) for name in type(self).model_fields})
+
+    @property
+    def _connection(self) -> Connection:
+        own = {key: getattr(self, name) for key, name in _FIELDS_OF_CATALOG.items()}
+        own = {key: value for key, value in own.items() if value is not None}
+        return open_connection(
+            ConnectionSettings(
+                catalog_type=self.catalog_type,
+                catalog_config=_looked_up({**self.catalog_properties, **own}),
+                storage_type=self.storage_type,
+                storage_config=_looked_up(self.storage_properties),
+                manager=self.manager.to_config(),
+            )
+        )
+
+
+def _looked_up(settings: Mapping[str, str]) -> dict[str, str]:
+    # Dagster looks up an EnvVar only in resources that it starts itself; in scripts and notebooks we do.
+    return {key: _value_of(value) if isinstance(value, EnvVar) else value for key, value in settings.items()}
+
+
+def _value_of(variable: EnvVar) -> str:
+    if (value := variable.get_value()) is None:
+        name = variable.env_var_name
+        raise SecretNotFoundError(name, looked_in=[f"environment variable {name}"])
+    return value
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping) and is_reference(value):
+        return secret_as_text(value)
+    return json.dumps(value)
+
+
+def _rebuild(resource: type[IcebergResource], settings: dict[str, Any]) -> IcebergResource:
+    return resource(**settings)

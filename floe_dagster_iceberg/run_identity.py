@@ -1,0 +1,143 @@
+"""Which run, step and piece of work an IO manager serves.
+
+The one module that looks past Dagster's public contexts, at `step_context`: the tags of a
+run and its data versions are not to be had otherwise. Without it, as in a unit test with
+`build_output_context`, everything here has an answer all the same.
+"""
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagster import (
+    AssetKey,
+    DagsterInvariantViolationError,
+    DagsterRun,
+    DagsterRunStatus,
+    DataVersion,
+    InputContext,
+    OutputContext,
+)
+
+_MOST_KEYS_SPELLED_OUT = 20
+_RETRY_TAGS = frozenset({"dagster/retry_number", "dagster/is_resume_retry", "dagster/is_asset_resume_retry"})
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """Where an output comes from.
+
+    Attributes:
+        run_id: The run.
+        work_id: The run that began this work: the first of a chain of retries.
+        step_key: The step.
+    """
+
+    run_id: str
+    work_id: str
+    step_key: str
+
+
+def in_a_run(context: OutputContext | InputContext) -> bool:
+    """Whether Dagster itself made the context, in a run."""
+    return _step_context(context) is not None
+
+
+def load_run_identity(context: OutputContext) -> RunIdentity:
+    """Tell which run and step an output belongs to.
+
+    Retries by Dagster and re-executions from failure continue the work of the run that failed.
+    A re-execution of all steps is new work: whoever asks for it wants the rows written again.
+    """
+    step = _step_context(context)
+    if step is None:
+        # Nothing says that two such calls are the same work, so they are not.
+        return RunIdentity(run_id="no-run", work_id=uuid.uuid4().hex, step_key="no-step")
+    run = step.dagster_run
+    return RunIdentity(
+        run_id=run.run_id, work_id=_first_attempt(step.instance, run, context.step_key), step_key=context.step_key
+    )
+
+
+def _first_attempt(instance: Any, run: DagsterRun, step_key: str) -> str:
+    """The run that began the work which this one goes on with; the run itself if it is new work."""
+    while run.parent_run_id is not None:
+        parent = instance.get_run_by_id(run.parent_run_id)
+        if parent is None:
+            # Deleted meanwhile; the root is the best that is known of a retry.
+            return (run.root_run_id or run.run_id) if _is_tagged_as_retry(run) else run.run_id
+        if not _goes_on(instance, run, parent, step_key):
+            break
+        run = parent
+    return run.run_id
+
+
+def _goes_on(instance: Any, run: DagsterRun, parent: DagsterRun, step_key: str) -> bool:
+    # Tags alone do not tell: re-executing all steps of a retried run copies some of them.
+    if parent.status is DagsterRunStatus.SUCCESS:
+        return False
+    if _is_tagged_as_retry(run):
+        return True
+    # Python's own `ReexecutionOptions.from_failure` sets no tag, only the steps to execute.
+    return run.step_keys_to_execute is not None and not _succeeded(instance, parent, step_key)
+
+
+def _is_tagged_as_retry(run: DagsterRun) -> bool:
+    return not _RETRY_TAGS.isdisjoint(run.tags)
+
+
+def _succeeded(instance: Any, run: DagsterRun, step_key: str) -> bool:
+    statistics = instance.get_run_step_stats(run.run_id, step_keys=[step_key])
+    return any(step.status is not None and step.status.value == "SUCCESS" for step in statistics)
+
+
+def build_idempotency_key(context: OutputContext, run: RunIdentity, partition_keys: Sequence[str]) -> str:
+    """A text that is the same for every attempt at the same output, and for no other."""
+    if context.has_asset_key:
+        # Not by its step: of a multi-asset a retry may need fewer assets, and then cuts it into other steps.
+        output = ["asset", context.asset_key.to_string()]
+    else:
+        output = ["op", run.step_key, context.name, context.mapping_key or ""]
+    parts = (run.work_id, *output, *sorted(partition_keys))
+    return hashlib.sha256("\x00".join(parts).encode()).hexdigest()
+
+
+def build_snapshot_properties(
+    context: OutputContext, run: RunIdentity, partition_keys: Sequence[str]
+) -> dict[str, str]:
+    """Snapshot properties that lead from a table back to the run that wrote it."""
+    properties = {"dagster.run-id": run.run_id, "dagster.step-key": run.step_key}
+    if context.has_asset_key:
+        properties["dagster.asset-key"] = context.asset_key.to_user_string()
+    if partition_keys:
+        properties["dagster.partition-key"] = describe_keys(partition_keys)
+    return properties
+
+
+def describe_keys(keys: Sequence[str]) -> str:
+    """Partition keys as a person would name them; long lists by their ends and length."""
+    if len(keys) <= _MOST_KEYS_SPELLED_OUT:
+        return ",".join(keys)
+    return f"{keys[0]}...{keys[-1]} ({len(keys)} partitions)"
+
+
+def keys_produced_by(context: InputContext) -> frozenset[AssetKey]:
+    """The assets that the step loading an input produces; an asset may read its own earlier partition."""
+    step = _step_context(context)
+    return frozenset() if step is None else frozenset(step.get_output_asset_keys())
+
+
+def set_data_version(context: OutputContext, asset_key: AssetKey, version: str) -> None:
+    """Make the snapshot the asset's data version; outside a run there is none to set."""
+    step = _step_context(context)
+    if step is not None:
+        step.set_data_version(asset_key, DataVersion(version))
+
+
+def _step_context(context: OutputContext | InputContext) -> Any:
+    try:
+        return context.step_context
+    except (AttributeError, DagsterInvariantViolationError):
+        return None

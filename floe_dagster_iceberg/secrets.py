@@ -1,0 +1,203 @@
+"""Secrets: five ways to refer to one, resolved only at run time, and never shown.
+
+A secret may be written as
+
+    plain text                      "s3cr3t"
+    an environment variable         "${POLARIS_SECRET}"
+    dbt's spelling of the same      "{{ env_var('POLARIS_SECRET') }}"
+    a reference with a source       {"source": "kubernetes", "name": "polaris", "key": "client-secret"}
+    a bare reference                {"secret_ref": "polaris-client-secret"}
+
+The last two also work as JSON text, so that they fit into a string field. They are looked
+up in the environment, then in the folder where secrets are mounted (`$FLOE_SECRETS_DIR`,
+else `/var/run/secrets`). Every value resolved here is remembered and masked by `redact`,
+wherever it turns up later.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter
+
+from floe_dagster_iceberg.errors import SecretNotFoundError
+
+REDACTED = "***"
+DEFAULT_SECRETS_DIR = "/var/run/secrets"
+
+# One expression that Python and Java both read: Spark takes it as spark.redaction.regex.
+REDACTION_REGEX = (
+    "(?i)secret|password|passwd|token|credential|authorization|connection[-_.]?string|sas[-_.]"
+    "|(access|account|private|encryption|api)[-_.]?key"
+)
+
+# A shorter value is no secret worth the name, and masking it would garble every message.
+_SHORTEST_MASKED = 4
+_SECRET_KEY = re.compile(REDACTION_REGEX)
+_VARIABLE = re.compile(
+    r"\$\{(?P<shell>[A-Za-z_]\w*)\}"
+    r"|\{\{\s*env_var\(\s*(?P<q>['\"])(?P<dbt>\w+)(?P=q)\s*(?:,\s*(?P<d>['\"])(?P<default>.*?)(?P=d)\s*)?\)\s*\}\}"
+)
+# What a secret looks like in text that we did not write: a URL's password, an HTTP header, a key and its value.
+_URL_PASSWORD = re.compile(r"(?P<before>\w[\w+.-]*://[^/\s:@]*:)[^/\s@]+@")
+_HTTP_AUTH = re.compile(r"(?i)\b(?P<before>bearer|basic)\s+[\w~+/.=-]{8,}")
+_KEY_AND_VALUE = re.compile(
+    r"(?i)(?P<before>[\w.-]*(?:secret|password|passwd|token|credential|access[-_.]key)[\w.-]*[\"']?\s*[:=]\s*[\"']?)"
+    r"[^\s\"',;&}]+"
+)
+_seen: set[str] = set()
+
+
+class SecretReference(BaseModel):
+    """A secret kept elsewhere under a name, and under a key when the secret holds several."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str = Field(default="kubernetes", description="Where it is kept: env, kubernetes, vault, ...")
+    name: str = Field(min_length=1, description="Name of the secret.")
+    key: str | None = Field(default=None, min_length=1, description="Key inside the secret.")
+
+    def __str__(self) -> str:
+        return self.name if self.key is None else f"{self.name}/{self.key}"
+
+
+class NamedSecret(BaseModel):
+    """A secret known by its name alone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    secret_ref: str = Field(min_length=1, description="Name of the secret.")
+
+    def __str__(self) -> str:
+        return self.secret_ref
+
+
+SecretValue = SecretStr | SecretReference | NamedSecret
+"""Type of a configuration field that takes a secret in any of the five forms."""
+
+_reference: TypeAdapter[SecretReference | NamedSecret] = TypeAdapter(SecretReference | NamedSecret)
+
+
+def resolve_secret(value: str | Mapping[str, Any] | SecretValue) -> str:
+    """Look up a secret written in any of the five forms, and remember it for `redact`.
+
+    Raises:
+        SecretNotFoundError: The reference points at nothing; the message names the reference.
+    """
+    secret = resolve_text(value.get_secret_value() if isinstance(value, SecretStr) else value)
+    remember_secret(secret)
+    return secret
+
+
+def resolve_text(value: str | Mapping[str, Any] | SecretReference | NamedSecret) -> str:
+    """Look up a value that is no secret but may be kept like one, such as an address.
+
+    Raises:
+        SecretNotFoundError: The reference points at nothing; the message names the reference.
+    """
+    if isinstance(value, str):
+        value = _reference_in(value) or value
+    if isinstance(value, Mapping):
+        value = _reference.validate_python(value)
+    return _expand_variables(value) if isinstance(value, str) else _look_up(value)
+
+
+def secret_as_text(value: str | Mapping[str, Any] | SecretValue) -> str:
+    """Write a secret of any form as text that `resolve_secret` reads; nothing is looked up."""
+    match value:
+        case str():
+            return value
+        case SecretStr():
+            return value.get_secret_value()
+        case BaseModel():
+            return value.model_dump_json(exclude_none=True)
+        case _:
+            return json.dumps(dict(value))
+
+
+def resolve_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Resolve references in the values; values of secret-looking keys are remembered too."""
+    return {
+        key: resolve_secret(value) if is_secret_key(key) else resolve_text(value) for key, value in properties.items()
+    }
+
+
+def remember_secret(value: str) -> None:
+    """From now on `redact` masks this value, also when it is percent-encoded."""
+    if len(value) >= _SHORTEST_MASKED:
+        _seen.update((value, quote(value, safe="")))
+
+
+def is_reference(value: object) -> bool:
+    """Whether a mapping is one of the two forms that refer to a secret kept elsewhere."""
+    if not isinstance(value, Mapping):
+        return False
+    return value.keys() == {"secret_ref"} or ("name" in value and {"name"} < value.keys() <= {"source", "name", "key"})
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a property of this name holds a secret."""
+    return _SECRET_KEY.search(key) is not None
+
+
+def redact(text: str) -> str:
+    """Mask every secret seen so far, and whatever looks like one."""
+    # Longest first: a secret that contains another must not leave its tail behind.
+    for secret in sorted(_seen, key=len, reverse=True):
+        text = text.replace(secret, REDACTED)
+    text = _URL_PASSWORD.sub(rf"\g<before>{REDACTED}@", text)
+    text = _HTTP_AUTH.sub(rf"\g<before> {REDACTED}", text)
+    return _KEY_AND_VALUE.sub(rf"\g<before>{REDACTED}", text)
+
+
+def redact_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Copy properties for display: secret-looking keys are masked, other values redacted."""
+    return {key: REDACTED if is_secret_key(key) else redact(value) for key, value in properties.items()}
+
+
+def _expand_variables(text: str) -> str:
+    """Replace every `${NAME}` and `{{ env_var('NAME', 'default') }}` by the variable's value."""
+
+    def value_of(found: re.Match[str]) -> str:
+        name = found["shell"] or found["dbt"]
+        value = os.environ.get(name, found["default"])
+        if value is None:
+            raise SecretNotFoundError(name, looked_in=[f"environment variable {name}"])
+        return value
+
+    return _VARIABLE.sub(value_of, text)
+
+
+def _reference_in(text: str) -> Mapping[str, Any] | None:
+    if not text.lstrip().startswith("{") or _VARIABLE.search(text):
+        return None
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    # Plain text may happen to be JSON, such as a service-account key.
+    return parsed if is_reference(parsed) else None
+
+
+def _look_up(reference: SecretReference | NamedSecret) -> str:
+    variables = list(_variables_for(reference))
+    for variable in variables:
+        if value := os.environ.get(variable):
+            return value
+    folder = Path(os.environ.get("FLOE_SECRETS_DIR", DEFAULT_SECRETS_DIR))
+    file = folder.joinpath(str(reference))
+    if file.resolve().is_relative_to(folder.resolve()) and file.is_file():
+        return file.read_text(encoding="utf-8").strip()
+    raise SecretNotFoundError(str(reference), looked_in=[f"environment variables {', '.join(variables)}", str(file)])
+
+
+def _variables_for(reference: SecretReference | NamedSecret) -> Iterator[str]:
+    stem = re.sub(r"\W", "_", str(reference)).upper()
+    yield f"FLOE_SECRET_{stem}"
+    yield stem
+    if isinstance(reference, SecretReference) and reference.source == "env" and reference.name != stem:
+        yield reference.name

@@ -1,0 +1,176 @@
+"""The conf of a Spark application: what we set unless told otherwise, and where its scratch files go."""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from floe_dagster_iceberg.secrets import REDACTION_REGEX, is_secret_key
+from floe_dagster_iceberg.spark.logs import LogBridge
+from floe_dagster_iceberg.spark.packages import jar_conf
+
+SCRATCH_VARIABLE: Final = "FLOE_SPARK_SCRATCH"
+CATALOG_PREFIX: Final = "spark.sql.catalog."
+_LOCAL: Final = re.compile(r"local(\[(?P<cores>\d+|\*)(,\s*\d+)?\])?")
+_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """What a Spark session is made of.
+
+    Attributes:
+        master: Where Spark runs; not used with `remote`.
+        remote: Address of a Spark Connect server, whose application is none of our business.
+        packages: Jars that catalog and storage need besides the Iceberg runtime.
+        conf: The user's conf.
+        catalog_conf: Conf of the catalogs, with resolved secrets.
+    """
+
+    master: str = "local[*]"
+    remote: str | None = field(default=None, repr=False)
+    packages: tuple[str, ...] = ()
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    catalog_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def application(self) -> dict[str, str]:
+        """What is the same for all sessions of an application."""
+        return {key: value for key, value in self.conf.items() if not key.startswith(CATALOG_PREFIX)}
+
+    @property
+    def session(self) -> dict[str, str]:
+        """What each session sets for itself, after the start: a conf given at the start shows up in process lists."""
+        own = {key: value for key, value in self.conf.items() if key.startswith(CATALOG_PREFIX)}
+        catalogs = {key: value for key, value in self.catalog_conf.items() if key.startswith(CATALOG_PREFIX)}
+        return {**catalogs, **own}
+
+    @property
+    def all_packages(self) -> frozenset[str]:
+        """All jars by name: what catalog and storage need, and what the user's conf brings along."""
+        own = self.conf.get("spark.jars.packages", "").split(",")
+        return frozenset({*self.packages, *(name.strip() for name in own if name.strip())})
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and executors are this machine."""
+        return self.remote is None and _LOCAL.fullmatch(self.master) is not None
+
+
+class Scratch:
+    """The folder of a JVM's temporary files: blocks, downloads, Derby, the empty warehouse."""
+
+    def __init__(self) -> None:
+        # The working directory may be read-only, as the root file system of a pod often is.
+        self.folder = Path(tempfile.mkdtemp(prefix="floe-spark-", dir=os.environ.get(SCRATCH_VARIABLE)))
+        self.log: LogBridge | None = None
+        for name in ("tmp", "blocks", "warehouse"):
+            (self.folder / name).mkdir()
+
+    def open_log(self) -> LogBridge:
+        """A way into Python's logging for the JVM."""
+        self.log = self.log or LogBridge(self.folder)
+        return self.log
+
+    def remove(self) -> None:
+        """Delete everything; what a dying JVM still holds stays."""
+        if self.log is not None:
+            self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def application_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str]:
+    """The conf to start an application with; the user's own wins.
+
+    Raises:
+        EngineCapabilityError: There is no Iceberg for this version of Spark.
+        ValidationError: `$FLOE_SPARK_JARS` names nothing.
+    """
+    given = settings.application
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    conf = {
+        "spark.app.name": "floe_dagster_iceberg",
+        "spark.master": settings.master,
+        "spark.redaction.regex": REDACTION_REGEX,
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": (scratch.folder / "warehouse").as_uri(),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if settings.is_local:
+        conf |= _conf_of_one_machine(settings.master)
+    if not _is_writable(Path.home()):
+        conf["spark.jars.ivy"] = str(scratch.folder / "ivy")
+    conf |= {key: value for key, value in given.items() if not is_secret_key(key)}
+    conf |= jar_conf(settings.packages, spark_version=pyspark.__version__, spark_home=home, given=given)
+    return {**conf, _JAVA_OPTIONS: _java_options(given, scratch)}
+
+
+@contextmanager
+def launch_environment(settings: SparkSettings, scratch: Scratch) -> Iterator[None]:
+    """The environment that the JVM is started in; this process gets its own back.
+
+    Secrets of the user's conf are handed over in a file that only we can read, and that is
+    gone once Spark has started: arguments of a process are there for everyone to see.
+    """
+    secrets = {key: value for key, value in settings.application.items() if is_secret_key(key)}
+    variables: dict[str, str] = {}
+    if "spark.local.dir" not in settings.application:
+        variables["SPARK_LOCAL_DIRS"] = str(scratch.folder / "blocks")
+    if settings.is_local:
+        variables |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    variables = {name: os.environ.get(name, value) for name, value in variables.items()}
+    file = scratch.folder / "secrets.properties"
+    if secrets:
+        file.touch(mode=0o600)
+        file.write_text("".join(f"{key} {_escaped(value)}\n" for key, value in secrets.items()), encoding="utf-8")
+        arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+        variables["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {file} --load-spark-defaults {arguments}"
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _conf_of_one_machine(master: str) -> dict[str, str]:
+    local = _LOCAL.fullmatch(master)
+    cores = local["cores"] if local else None
+    count = int(cores) if cores and cores != "*" else os.cpu_count() or 1
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        # The default of 200 makes small work crawl; a cluster's own default is left alone.
+        "spark.sql.shuffle.partitions": str(2 * (1 if cores is None else count)),
+    }
+
+
+def _java_options(given: Mapping[str, str], scratch: Scratch) -> str:
+    theirs = f"{given.get(_JAVA_OPTIONS, '')} {given.get('spark.driver.extraJavaOptions', '')}"
+    ours = [f"-Djava.io.tmpdir={scratch.folder / 'tmp'}", f"-Dderby.system.home={scratch.folder}"]
+    if "log4j2.configurationFile" not in theirs:
+        ours.append(scratch.open_log().java_option)
+    return " ".join([*ours, given.get(_JAVA_OPTIONS, "")]).strip()
+
+
+def _is_writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK)
+
+
+def _escaped(value: str) -> str:
+    # Java reads a properties file with escapes of its own.
+    return value.replace("\\", "\\\\").replace("\n", "\\n")

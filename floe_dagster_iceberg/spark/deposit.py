@@ -1,0 +1,130 @@
+"""A frame of a materialization into its table: created if need be, evolved, written, exactly once.
+
+This is the Spark half of `table/deposit.py`. PyIceberg creates the table and changes its schema,
+Spark writes the rows: two commits where Arrow needs one. A first write that fails takes its
+table away again. Rows are checked before they change a table's columns, but if Spark fails for
+another reason after that, the new columns stay, and hold nothing.
+"""
+
+from dataclasses import replace
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame
+
+from floe_dagster_iceberg.errors import (
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    FloeStorageError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from floe_dagster_iceberg.models import SnapshotInfo
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.spark.frame_write import FrameWrite
+from floe_dagster_iceberg.spark.rows import FrameColumns
+from floe_dagster_iceberg.table.commit import CommitBudget
+from floe_dagster_iceberg.table.creation import load_if_there
+from floe_dagster_iceberg.table.deposit import Deposit, Deposited, open_new_table
+from floe_dagster_iceberg.table.deposit import _sort_columns as sort_columns
+from floe_dagster_iceberg.table.idempotency import find_deposit
+from floe_dagster_iceberg.table.stored_files import delete_many, list_files
+from floe_dagster_iceberg.table.write import RowsWritten
+
+
+def deposit_frame(catalog: Catalog, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> Deposited:
+    """Put a frame's rows into their table. Readers see all of them or none.
+
+    A failure leaves no new table and no snapshot. Doing the same deposit again finds the first
+    one and writes nothing.
+
+    Raises:
+        NoSuchTableError: The table is missing and may not be created.
+        SchemaEvolutionError: The rows do not fit the table and may not change it.
+        RowsOutsidePartitionError: Rows lie outside the partitions, and that is an error.
+        CommitConflictError: Other writers won, or changed the rows being replaced.
+        CommitOutcomeUnknownError: The catalog or Spark went away in the middle.
+        WriteError: The frame could not be computed, or the storage refused its files.
+    """
+    for _ in range(budget.retries):
+        try:
+            return _deposit_once(catalog, frame, deposit, budget)
+        except NoSuchTableError:
+            if not deposit.create:
+                raise
+            # Another process created the table, failed, and took it away under our hands.
+    return _deposit_once(catalog, frame, deposit, budget)
+
+
+def _deposit_once(catalog: Catalog, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> Deposited:
+    table = load_if_there(catalog, deposit.table)
+    deposit = replace(deposit, sort_by=sort_columns(FrameColumns(frame), deposit, table))
+    if table is None and not deposit.create:
+        raise NoSuchTableError(deposit.table)
+    if table is not None:
+        return _into(table, frame, deposit, budget)
+    creation = _Creation(catalog, frame, deposit)
+    table = creation.commit()
+    try:
+        deposited = _into(table, frame, deposit, budget)
+        return replace(deposited, created=creation.is_ours and not deposited.deduplicated)
+    except CommitOutcomeUnknownError:
+        raise
+    except BaseException:
+        creation.undo()
+        raise
+
+
+def _into(table: Table, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> Deposited:
+    earlier = find_deposit(table.metadata, deposit.branch, deposit.idempotency_key)
+    if earlier is not None:
+        return Deposited(RowsWritten(table, earlier, attempts=0), deduplicated=True)
+    return Deposited(FrameWrite(table, frame, deposit, budget).run())
+
+
+class _Creation:
+    """A table that is made for rows to come, and taken away again if they do not."""
+
+    def __init__(self, catalog: Catalog, frame: DataFrame, deposit: Deposit) -> None:
+        self._catalog, self._name = catalog, deposit.table
+        with translated(catalog.name, table=deposit.table):
+            catalog.create_namespace_if_not_exists(deposit.table.namespace_parts)
+            self._transaction = open_new_table(catalog, FrameColumns(frame), deposit)
+            self._files_before = self._list_files()
+        self.is_ours = False
+
+    def commit(self) -> Table:
+        """The empty table, or the one that another process created at the same moment."""
+        try:
+            with translated(self._catalog.name, table=self._name):
+                table = self._transaction.commit_once()
+        except (TableAlreadyExistsError, CommitConflictError):
+            existing = load_if_there(self._catalog, self._name)
+            if existing is None:
+                raise
+            return existing
+        self.is_ours = True
+        return table
+
+    def undo(self) -> None:
+        """Drop the table and delete its files, unless it is another's or others wrote to it meanwhile.
+
+        Iceberg's Spark writer leaves the files of tasks that were done when another one failed. While
+        the table is new they can be told from all others: whatever came since belongs to it.
+        """
+        try:
+            table = load_if_there(self._catalog, self._name) if self.is_ours else None
+            snapshots = [] if table is None else map(SnapshotInfo.from_pyiceberg_snapshot, table.metadata.snapshots)
+            if table is None or any(snapshot.added_files for snapshot in snapshots):
+                return
+            with translated(self._catalog.name, table=self._name):
+                files = self._list_files() - self._files_before
+                self._catalog.drop_table(self._name.as_tuple)
+                delete_many(table.io, sorted(files))
+        except FloeStorageError:
+            # What failed before is what matters; an empty table is in nobody's way.
+            return
+
+    def _list_files(self) -> set[str]:
+        staged = self._transaction.table
+        return {file.location for file in list_files(staged.io, staged.location())}

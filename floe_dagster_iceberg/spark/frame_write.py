@@ -1,0 +1,243 @@
+"""One write of a frame into a table that is there: schema first, then rows, then proof that they are in."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pyiceberg.expressions import AlwaysFalse
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyspark.sql import DataFrame
+
+from floe_dagster_iceberg.errors import (
+    CatalogConnectionError,
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    FloeStorageError,
+    NoSuchTableError,
+)
+from floe_dagster_iceberg.models import SnapshotInfo, WriteMode
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.spark import write
+from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, Failure, kind_of, name_of, to_error
+from floe_dagster_iceberg.spark.frame_rows import FrameRows
+from floe_dagster_iceberg.spark.rows import FrameColumns
+from floe_dagster_iceberg.spark.staging import BranchMovedError, has_straddling_file, publish, staging_branch
+from floe_dagster_iceberg.table._pyiceberg import TableTransaction
+from floe_dagster_iceberg.table.branches import fork_branch, head_of
+from floe_dagster_iceberg.table.commit import CommitBudget, commit
+from floe_dagster_iceberg.table.deposit import Deposit
+from floe_dagster_iceberg.table.idempotency import IDEMPOTENCY_KEY, find_deposit
+from floe_dagster_iceberg.table.reconcile import ColumnChange, apply_changes, reconcile
+from floe_dagster_iceberg.table.ref_changes import remove_ref
+from floe_dagster_iceberg.table.write import RowsWritten
+
+# After these nothing was sent to the catalog, so there is nothing to look for.
+_BEFORE_THE_COMMIT = (Failure.ROW_OUTSIDE, Failure.NULL_IN_REQUIRED, Failure.FILE_STRADDLES)
+
+
+class FrameWrite:
+    """A frame on its way into a table."""
+
+    def __init__(self, table: Table, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> None:
+        self._table, self._frame, self._deposit, self._budget = table, frame, deposit, budget
+        self._name = str(deposit.table)
+        self._attempts = 0
+        self._changes: list[ColumnChange] = []
+        self._through_branch = False
+        # Found out by failing: counting them beforehand would mean computing the frame twice.
+        self._nulls: Mapping[str, int] = {}
+
+    def run(self) -> RowsWritten:
+        """Write, again where that may help.
+
+        Raises:
+            FloeStorageError: As `deposit_frame` says.
+        """
+        new_branch = self._deposit.branch not in {MAIN_BRANCH, *self._table.metadata.refs}
+        try:
+            while True:
+                self._attempts += 1
+                if (written := self._attempt()) is not None:
+                    return written
+        except CommitOutcomeUnknownError:
+            raise
+        except BaseException:
+            if new_branch:
+                self._remove_branch()
+            raise
+
+    def _attempt(self) -> RowsWritten | None:
+        """What was written; None when another attempt may get there."""
+        planned = TableTransaction(self._table)
+        self._stage_changes(planned)
+        rows = FrameRows(self._frame, planned.table_metadata.schema(), self._deposit)
+        try:
+            if planned.changes_anything or self._deposit.mode is WriteMode.UPSERT:
+                # Rows that are refused shall change nothing, not even the schema.
+                self._check(rows)
+            self._change_table()
+            if rows.fits(self._table.schema()):
+                return self._write(rows)
+            # Another writer was here; with its columns the rows may look different.
+            self._wait_for_another_attempt(Failure.COMMIT_LOST)
+            return None
+        finally:
+            rows.close()
+
+    def _check(self, rows: FrameRows) -> None:
+        try:
+            rows.check()
+        except SPARK_ERRORS as error:
+            raise to_error(error, catalog=self._table.catalog.name, table=self._name) from error
+
+    def _stage_changes(self, transaction: TableTransaction) -> list[ColumnChange]:
+        """Plan what makes the table ready for the rows."""
+        metadata, deposit = transaction.table_metadata, self._deposit
+        columns = FrameColumns(self._frame, metadata.schema(), nulls=self._nulls)
+        changes = reconcile(self._name, metadata.schema(), columns, mode=deposit.evolution)
+        if changes:
+            apply_changes(self._name, transaction, changes)
+        there = metadata.properties
+        if missing := {key: value for key, value in deposit.properties.items() if there.get(key) != value}:
+            transaction.set_properties(missing)
+        return changes
+
+    def _change_table(self) -> None:
+        """Make the table ready for the rows, in one commit or, when it is, in none."""
+        changes: list[ColumnChange] = []
+
+        def stage(transaction: TableTransaction) -> None:
+            changes[:] = self._stage_changes(transaction)
+            branch = self._deposit.branch
+            fork_branch(transaction, branch, head_of(transaction.table_metadata, branch, self._name))
+
+        with translated(self._table.catalog.name, table=self._name):
+            commit(self._table, stage, budget=self._budget)
+        self._changes += changes
+
+    def _write(self, rows: FrameRows) -> RowsWritten | None:
+        try:
+            self._move(rows)
+        except BranchMovedError:
+            self._wait_for_another_attempt(Failure.COMMIT_LOST)
+            return None
+        except SPARK_ERRORS as error:
+            kind = kind_of(error)
+            snapshot = None if kind in _BEFORE_THE_COMMIT else self._look_for_snapshot(kind, error)
+            if snapshot is None:
+                self._recover(kind, error, rows)
+                return None
+        else:
+            snapshot = self._find()
+        if snapshot is None:
+            raise CommitOutcomeUnknownError(self._name, snapshot_id=None, reason="Spark reported success")
+        return self._report(snapshot, rows)
+
+    def _move(self, rows: FrameRows) -> None:
+        deposit = self._deposit
+        head = head_of(self._table.metadata, deposit.branch, self._name)
+        target = write.FrameTarget(
+            self._table.catalog.name,
+            deposit.table,
+            {**deposit.snapshot_properties, IDEMPOTENCY_KEY: deposit.idempotency_key},
+            deposit.branch,
+        )
+        in_order = bool(deposit.sort_by)
+        if deposit.mode is WriteMode.UPSERT:
+            write.merge(rows.checked(), target, deposit.keys, rows.guard.condition)
+        elif deposit.mode is WriteMode.APPEND or isinstance(rows.where, AlwaysFalse):
+            write.append(rows.admitted(self._table), target, in_order=in_order)
+        elif head is not None and (self._through_branch or has_straddling_file(self._table, head, rows.where)):
+            self._replace_on_branch(rows, target, head)
+        else:
+            write.replace(rows.admitted(self._table), target, rows.guard.condition, since=head, in_order=in_order)
+
+    def _replace_on_branch(self, rows: FrameRows, target: write.FrameTarget, base: Snapshot) -> None:
+        with staging_branch(self._table, self._name, base, self._budget) as branch:
+            # Only the last snapshot is the deposit.
+            before = replace(target, branch=branch, snapshot_properties=self._deposit.snapshot_properties)
+            write.delete(self._frame.sparkSession, before, rows.guard.condition)
+            write.append(
+                rows.admitted(self._table), replace(target, branch=branch), in_order=bool(self._deposit.sort_by)
+            )
+            with translated(self._table.catalog.name, table=self._name):
+                self._table.refresh()
+            publish(self._table, staged=branch, target=target.branch, base=base, budget=self._budget)
+
+    def _recover(self, kind: Failure, error: BaseException, rows: FrameRows) -> None:
+        """Prepare for another attempt, or raise."""
+        match kind:
+            case Failure.ROW_OUTSIDE:
+                raise rows.guard.error(rows.count_outside()) from error
+            case Failure.NULL_IN_REQUIRED if not self._nulls:
+                self._nulls = rows.count_nulls()
+            case Failure.FILE_STRADDLES if not self._through_branch:
+                self._through_branch = True
+            case Failure.COMMIT_LOST:
+                self._wait_for_another_attempt(kind, error)
+            case Failure.ROWS_CHANGED:
+                raise CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from error
+            case Failure.OUTCOME_UNKNOWN:
+                raise CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=name_of(error)) from error
+            case Failure.TABLE_GONE:
+                raise NoSuchTableError(self._deposit.table) from error
+            case _:
+                raise to_error(error, catalog=self._table.catalog.name, table=self._name) from error
+
+    def _wait_for_another_attempt(self, kind: Failure, error: BaseException | None = None) -> None:
+        if self._attempts > self._budget.retries:
+            raise CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from error
+        time.sleep(self._budget.wait_seconds(self._attempts))
+
+    def _look_for_snapshot(self, kind: Failure, error: BaseException) -> Snapshot | None:
+        """The snapshot, if the commit landed for all that Spark says.
+
+        When nobody knows, it is looked for as long as a commit may take. Writing again would be
+        no answer: a snapshot of Spark's has a random id, so the catalog could not refuse a second one.
+        """
+        until = time.monotonic() + (self._budget.total_seconds if kind is Failure.OUTCOME_UNKNOWN else 0)
+        looks = 0
+        while True:
+            looks += 1
+            try:
+                snapshot = self._find()
+            except CatalogConnectionError as gone:
+                if kind is not Failure.OUTCOME_UNKNOWN:
+                    raise
+                raise CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=gone.reason) from error
+            if snapshot is not None or time.monotonic() >= until:
+                return snapshot
+            time.sleep(self._budget.wait_seconds(looks))
+
+    def _find(self) -> Snapshot | None:
+        with translated(self._table.catalog.name, table=self._name):
+            self._table.refresh()
+        return find_deposit(self._table.metadata, self._deposit.branch, self._deposit.idempotency_key)
+
+    def _report(self, snapshot: Snapshot, rows: FrameRows) -> RowsWritten:
+        added = SnapshotInfo.from_pyiceberg_snapshot(snapshot).added_records
+        outside = rows.outside(rows_written=added)
+        return RowsWritten(
+            self._table,
+            snapshot,
+            # An upsert's files hold rows that were there before, too.
+            rows=None if self._deposit.mode is WriteMode.UPSERT else added,
+            attempts=self._attempts,
+            schema_changes=tuple(str(change) for change in self._changes),
+            rows_outside=outside.rows,
+            rows_dropped=rows.guard.dropped(outside),
+        )
+
+    def _remove_branch(self) -> None:
+        """Remove a branch that was begun for rows that never came."""
+        try:
+            if self._find() is None:
+                branch = self._deposit.branch
+                commit(
+                    self._table, lambda transaction: remove_ref(transaction, self._name, branch), budget=self._budget
+                )
+        except FloeStorageError:
+            # What failed before is what matters; the branch shows what main shows.
+            return

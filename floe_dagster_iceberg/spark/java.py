@@ -1,0 +1,48 @@
+"""Whether Spark can start here. PySpark's own answer is a stack trace."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from floe_dagster_iceberg.errors import EngineCapabilityError
+
+_OLDEST: Final = 17
+_VERSION: Final = re.compile(r'version "(?P<major>\d+)')
+_REMEDY: Final = "Install a JDK 17 or 21, or point JAVA_HOME at one."
+
+
+def ensure_java() -> None:
+    """Refuse to start Spark without a Java that it can run on.
+
+    Raises:
+        EngineCapabilityError: Java is missing, too old, or cut down to fewer modules than Spark needs.
+    """
+    java = _find_java()
+    if java is None:
+        where = "below JAVA_HOME" if os.environ.get("JAVA_HOME") else "on the PATH"
+        raise EngineCapabilityError(f"Spark needs Java, and there is none {where}. {_REMEDY}", engine="spark")
+    # One start tells both: runtimes that lack this module start, and then fail inside Spark.
+    answer = _run(java, "--add-modules", "jdk.incubator.vector", "-version")
+    version = _VERSION.search(answer.stderr if answer.returncode == 0 else _run(java, "-version").stderr)
+    if version is None or int(version["major"]) < _OLDEST:
+        found = "another one" if version is None else f"Java {version['major']}"
+        raise EngineCapabilityError(
+            f"Spark needs Java {_OLDEST} or newer, and found {found}. {_REMEDY}", engine="spark"
+        )
+    if answer.returncode != 0:
+        raise EngineCapabilityError(
+            f"The Java found lacks the module jdk.incubator.vector that Spark needs. {_REMEDY}", engine="spark"
+        )
+
+
+def _find_java() -> str | None:
+    # PySpark looks in the same places, in the same order.
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+
+
+def _run(java: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([java, *arguments], capture_output=True, text=True, check=False)  # noqa: S603 - the user's Java

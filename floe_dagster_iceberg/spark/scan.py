@@ -1,0 +1,75 @@
+"""Tables as lazy frames: slice, filter, columns and version are part of the plan, and nothing is read yet."""
+
+from collections.abc import Sequence
+
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
+from floe_dagster_iceberg.spark.conditions import to_condition
+from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, Failure, kind_of, to_error
+from floe_dagster_iceberg.spark.names import quote
+from floe_dagster_iceberg.spark.rows import conform
+from floe_dagster_iceberg.spark.schemas import to_spark_schema
+
+
+def open_frame(
+    session: SparkSession,
+    table: Table,
+    *,
+    snapshot_id: int | None,
+    row_filter: BooleanExpression,
+    columns: Sequence[str] = (),
+) -> DataFrame:
+    """The rows of a table as a frame.
+
+    Args:
+        session: A session that knows the catalog.
+        table: The table.
+        snapshot_id: Version to read; main as it is when the frame is computed if None.
+        row_filter: Rows to read.
+        columns: Columns to read, dotted names for fields of structs; all if empty.
+
+    Raises:
+        ValidationError: A column is not there.
+        EngineCapabilityError: Spark cannot read one of the table's types, or has no Iceberg runtime.
+    """
+    schema = _schema_at(table, snapshot_id)
+    to_spark_schema(schema)
+    reader = session.read if snapshot_id is None else session.read.option("versionAsOf", str(snapshot_id))
+    try:
+        frame = reader.table(quote(table.catalog.name, *table.name()))
+    except SPARK_ERRORS as error:
+        if kind_of(error) is Failure.NO_RUNTIME:
+            raise to_error(error, catalog=table.catalog.name, table=".".join(table.name())) from error
+        raise EngineCapabilityError(
+            f"Spark could not open '{'.'.join(table.name())}' ({type(error).__name__}); the cause says why.",
+            engine="spark",
+            table=".".join(table.name()),
+        ) from error
+    frame = frame.where(F.expr(to_condition(row_filter, schema)))
+    return conform(frame, _selected(table, schema, columns)) if columns else frame
+
+
+def empty_frame(session: SparkSession, schema: Schema, columns: Sequence[str] = ()) -> DataFrame:
+    """A frame without rows that has the columns of a schema."""
+    fields = [field for field in schema.fields if not columns or field.name in columns]
+    return session.createDataFrame([], to_spark_schema(Schema(*fields)) or "")
+
+
+def _schema_at(table: Table, snapshot_id: int | None) -> Schema:
+    snapshot = None if snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id)
+    schema_id = None if snapshot is None else snapshot.schema_id
+    return table.schema() if schema_id is None else table.schemas()[schema_id]
+
+
+def _selected(table: Table, schema: Schema, columns: Sequence[str]) -> Schema:
+    if missing := [column for column in columns if column not in schema.column_names]:
+        name, known = ".".join(table.name()), ", ".join(schema.column_names)
+        raise ValidationError(
+            f"Table '{name}' has no column {', '.join(map(repr, missing))}. It has: {known}.", table=name
+        )
+    return schema.select(*columns)

@@ -1,0 +1,1 @@
+"""What happens to a table, through PyIceberg and Arrow. Knows neither Dagster nor Spark."""

@@ -1,0 +1,185 @@
+"""The second door to PyIceberg's private parts: NULL and NaN where PyIceberg 0.12 loses or stumbles over them.
+
+- A NULL list or map of structs is read and written as an empty one (apache/iceberg-python#3833).
+- A partition whose value is NULL makes the planning of `day < x or amount > y` fail, and counts
+  as unequal to every value although its rows match no comparison.
+- Statistics without a NaN count are taken as proof that a column holds no NaN.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysFalse, BooleanExpression, BoundTerm
+from pyiceberg.expressions.visitors import (
+    ResidualEvaluator,
+    UnpartitionedResidualEvaluator,
+    _StrictMetricsEvaluationVisitor,
+    _StrictMetricsEvaluator,
+    rewrite_not,
+    visit,
+)
+from pyiceberg.io.pyarrow import ArrowProjectionVisitor
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table
+from pyiceberg.types import DoubleType, FloatType, ListType, MapType, NestedField
+
+from floe_dagster_iceberg.table.damaged_files import reading_files
+
+Visit = Callable[..., BooleanExpression]
+
+
+def _unless_null(visit: Visit) -> Visit:
+    def visit_value(self: ResidualEvaluator, term: Any, **literals: Any) -> BooleanExpression:
+        return AlwaysFalse() if term.eval(self.struct) is None else visit(self, term, **literals)
+
+    return visit_value
+
+
+class _NullSafeResiduals(ResidualEvaluator):
+    """What a partition leaves of a filter; NULL matches no comparison."""
+
+    visit_less_than = _unless_null(ResidualEvaluator.visit_less_than)
+    visit_less_than_or_equal = _unless_null(ResidualEvaluator.visit_less_than_or_equal)
+    visit_greater_than = _unless_null(ResidualEvaluator.visit_greater_than)
+    visit_greater_than_or_equal = _unless_null(ResidualEvaluator.visit_greater_than_or_equal)
+    visit_not_equal = _unless_null(ResidualEvaluator.visit_not_equal)
+    visit_not_in = _unless_null(ResidualEvaluator.visit_not_in)
+    visit_not_nan = _unless_null(ResidualEvaluator.visit_not_nan)
+    visit_not_starts_with = _unless_null(ResidualEvaluator.visit_not_starts_with)
+
+
+def residual_evaluator(spec: PartitionSpec, row_filter: BooleanExpression, schema: Schema) -> ResidualEvaluator:
+    """Tells what is left of a filter once the partition of a file is known."""
+    if spec.is_unpartitioned():
+        return UnpartitionedResidualEvaluator(schema=schema, expr=row_filter)
+    # NOT of "does not match" is "matches", which NULL never does; comparisons turned round keep that apart.
+    return _NullSafeResiduals(spec=spec, expr=rewrite_not(row_filter), schema=schema, case_sensitive=True)
+
+
+class _NullSafePlanner(ManifestGroupPlanner):
+    def _build_residual_evaluator(self, spec_id: int) -> Callable[[DataFile], ResidualEvaluator]:
+        spec, schema = self.table_metadata.specs()[spec_id], self.table_metadata.schema()
+        return lambda _: residual_evaluator(spec, self.row_filter, schema)
+
+
+class NullSafeScan(DataScan):
+    """A scan that can be planned whatever the partitions hold."""
+
+    @classmethod
+    def of_table(cls, table: Table, **settings: Any) -> "NullSafeScan":
+        """Like `Table.scan`."""
+        return cls(
+            table_metadata=table.metadata,
+            io=table.io,
+            catalog=table.catalog,
+            table_identifier=table.name(),
+            **settings,
+        )
+
+    def plan_files(self) -> Iterable[FileScanTask]:
+        """Like PyIceberg's; rows that are deleted in a way it cannot read are no programming mistake.
+
+        Raises:
+            NotImplementedError: The table has equality deletes.
+        """
+        try:
+            with reading_files(self.table_metadata.location):
+                return super().plan_files()
+        except ValueError as error:
+            if "equality deletes" not in str(error):
+                raise
+            raise NotImplementedError("it has equality deletes, which only Spark can read") from error
+
+    @cached_property
+    def _manifest_planner(self) -> ManifestGroupPlanner:
+        return _NullSafePlanner(
+            table_metadata=self.table_metadata,
+            io=self.io,
+            row_filter=self.row_filter,
+            case_sensitive=self.case_sensitive,
+            options=self.options,
+        )
+
+
+class ProvingEvaluator(_StrictMetricsEvaluator):
+    """Whether statistics prove that every row of a file matches; a count that is not there proves nothing."""
+
+    def __init__(self, schema: Schema, row_filter: BooleanExpression) -> None:
+        super().__init__(schema, row_filter)
+        self._schema = schema
+
+    def eval(self, file: DataFile) -> bool:
+        return file.record_count == 0 or bool(visit(self.expr, _ProvingVisitor(self._schema, file)))
+
+
+class _ProvingVisitor(_StrictMetricsEvaluationVisitor):
+    def __init__(self, schema: Schema, file: DataFile) -> None:
+        super().__init__(schema.as_struct(), file)
+        self._schema = schema
+
+    def _get_field(self, field_id: int) -> NestedField:
+        # PyIceberg looks among the columns only, and fails for a field of a struct.
+        return self._schema.find_field(field_id)
+
+    def _can_contain_nulls(self, field_id: int) -> bool:
+        return self.null_counts.get(field_id) != 0
+
+    def _can_contain_nans(self, field_id: int) -> bool:
+        is_float = isinstance(self._get_field(field_id).field_type, FloatType | DoubleType)
+        return is_float and self.nan_counts.get(field_id) != 0
+
+    def visit_not_equal(self, term: BoundTerm, literal: Any) -> bool:
+        return self._is_never_null(term) and super().visit_not_equal(term, literal)
+
+    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> bool:
+        return self._is_never_null(term) and super().visit_not_in(term, literals)
+
+    def visit_not_nan(self, term: BoundTerm) -> bool:
+        return self._is_never_null(term) and super().visit_not_nan(term)
+
+    def _is_never_null(self, term: BoundTerm) -> bool:
+        return not self._can_contain_nulls(term.ref().field.field_id)
+
+
+def _project_list(
+    self: ArrowProjectionVisitor, list_type: ListType, lists: pa.Array | None, values: pa.Array | None
+) -> pa.Array | None:
+    if not isinstance(values, pa.StructArray) or not isinstance(lists, pa.ListArray | pa.LargeListArray):
+        return _PROJECT_LIST(self, list_type, lists, values)
+    values = self._cast_if_needed(list_type.element_field, values)
+    copied = pa.LargeListArray.from_arrays(_own_offsets(lists), values, mask=lists.is_null())
+    make = pa.large_list if isinstance(lists, pa.LargeListArray) else pa.list_
+    return copied.cast(make(self._construct_field(list_type.element_field, values.type)))
+
+
+def _project_map(
+    self: ArrowProjectionVisitor,
+    map_type: MapType,
+    maps: pa.Array | None,
+    keys: pa.Array | None,
+    values: pa.Array | None,
+) -> pa.Array | None:
+    if not isinstance(values, pa.StructArray) or not isinstance(maps, pa.MapArray) or keys is None:
+        return _PROJECT_MAP(self, map_type, maps, keys, values)
+    keys = self._cast_if_needed(map_type.key_field, keys)
+    values = self._cast_if_needed(map_type.value_field, values)
+    arrow_type = pa.map_(
+        self._construct_field(map_type.key_field, keys.type), self._construct_field(map_type.value_field, values.type)
+    )
+    return pa.MapArray.from_arrays(_own_offsets(maps), keys, values, arrow_type, mask=maps.is_null())
+
+
+def _own_offsets(nested: pa.Array) -> pa.Array:
+    # Arrow takes no mask together with a slice of offsets, which a slice of a batch has.
+    return pa.array(nested.offsets.to_numpy())
+
+
+# A scan of PyIceberg's calls the visitor deep inside, where no other one can be handed in. Users who
+# read with PyIceberg in the same process are better off as well.
+_PROJECT_LIST, _PROJECT_MAP = ArrowProjectionVisitor.list, ArrowProjectionVisitor.map
+ArrowProjectionVisitor.list = _project_list  # type: ignore[assignment, method-assign]
+ArrowProjectionVisitor.map = _project_map  # type: ignore[assignment, method-assign]

@@ -1,0 +1,191 @@
+"""One commit to one table: planned, sent, planned again when another writer was faster.
+
+Every kind of commit goes through `commit`, data and metadata alike. PyIceberg's own retry
+is not used: it repeats only the snapshot part, so a commit that also changes the schema
+could never land after a conflict.
+"""
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+
+from floe_dagster_iceberg.errors import (
+    CatalogConnectionError,
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    FloeStorageError,
+)
+from floe_dagster_iceberg.models import IcebergTableManagerConfig
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table._pyiceberg import TableTransaction
+
+_SHORTEST_WAIT_SECONDS = 0.02
+_MOST_DOUBLINGS = 20
+
+
+@dataclass(frozen=True)
+class CommitBudget:
+    """How long a commit keeps trying against other writers.
+
+    There are always `retries` retries. As long as the exponential delays that they stand for
+    have not been waited, there are more: a writer that only lost a race plans again at once,
+    because the table made progress meanwhile. Only waiting counts; on a busy machine the planning
+    itself takes its time, and that is when most races are lost.
+    """
+
+    retries: int
+    base_delay_seconds: float
+
+    @classmethod
+    def from_config(cls, config: IcebergTableManagerConfig) -> "CommitBudget":
+        """The budget that a manager's configuration allows."""
+        return cls(config.max_commit_retries, config.retry_base_delay_seconds)
+
+    @property
+    def total_seconds(self) -> float:
+        """Sum of the exponential delays."""
+        return float(self.base_delay_seconds * (2**self.retries - 1))
+
+    def allows(self, attempts: int, waited_seconds: float) -> bool:
+        """Whether there may be another attempt after this many."""
+        return attempts <= self.retries or waited_seconds < self.total_seconds
+
+    def wait_seconds(self, attempts: int) -> float:
+        """A random wait; its bound doubles with each attempt up to the base delay."""
+        # A power that no float can hold comes long after the bound is reached.
+        bound = min(_SHORTEST_WAIT_SECONDS * 2 ** min(attempts, _MOST_DOUBLINGS), self.base_delay_seconds)
+        return random.uniform(_SHORTEST_WAIT_SECONDS, bound)  # noqa: S311 - spreads writers, guards nothing
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a commit took.
+
+    Attributes:
+        table: The table as the commit left it.
+        attempts: How often it was sent.
+        by_us: False when a snapshot of the same id was there that another process made, so that
+            the files of this one are nobody's.
+    """
+
+    table: Table
+    attempts: int
+    by_us: bool = True
+
+
+def new_snapshot_id() -> int:
+    """A random positive 63-bit id, as Iceberg's own are."""
+    return secrets.randbits(63) or 1
+
+
+def commit(
+    table: Table,
+    stage: Callable[[TableTransaction], None],
+    *,
+    budget: CommitBudget,
+    snapshot_id: int | None = None,
+    on_lost_answer: Callable[[], None] | None = None,
+) -> Committed:
+    """Commit what `stage` puts into a transaction, as one new version of the table.
+
+    Args:
+        table: The table as last seen; refreshed in place.
+        stage: Plans the change on the transaction's metadata. Called again, on fresh metadata,
+            for each attempt; staging nothing means there is nothing to do.
+        budget: How often to try against other writers.
+        snapshot_id: Id of the snapshot that the commit adds. With it a commit whose answer was
+            lost is recognised, so that it is never made twice.
+        on_lost_answer: Called before the next attempt when one may still land; its files must stay.
+
+    Raises:
+        CommitConflictError: Others won more often than the budget allows, or changed the same rows.
+        CommitOutcomeUnknownError: The catalog went away and nobody can say whether the commit landed.
+    """
+    name = ".".join(table.name())
+    attempts, waited = 0, 0.0
+    unanswered: set[str] = set()
+    while True:
+        attempts += 1
+        transaction = TableTransaction(table)
+        failure = _attempt(transaction, stage, name)
+        if failure is None:
+            return Committed(table, attempts)
+        if isinstance(failure, CommitOutcomeUnknownError | CatalogConnectionError):
+            if snapshot_id is None:
+                raise failure
+            unanswered.update(transaction.manifest_lists)
+            if on_lost_answer is not None:
+                on_lost_answer()
+        wait = budget.wait_seconds(attempts)
+        time.sleep(wait)
+        waited += wait
+        _refresh(table, name, snapshot_id, failure)
+        landed = None if snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id)
+        if landed is not None:
+            return Committed(table, attempts, by_us=landed.manifest_list in unanswered)
+        if not budget.allows(attempts, waited):
+            raise _exhausted(name, attempts, snapshot_id, failure) from failure
+
+
+def _attempt(
+    transaction: TableTransaction, stage: Callable[[TableTransaction], None], name: str
+) -> FloeStorageError | None:
+    """Plan and send once; returns the failure when another attempt may help, raises when none will."""
+    try:
+        stage(transaction)
+    except BaseException:
+        transaction.discard_metadata_files()
+        raise
+    if not transaction.changes_anything:
+        return None
+    try:
+        with translated(transaction.table.catalog.name, table=name):
+            transaction.commit_once()
+    except CommitConflictError as conflict:
+        transaction.discard_metadata_files()
+        return conflict
+    except (CommitOutcomeUnknownError, CatalogConnectionError) as unknown:
+        # The manifests stay: they belong to the table if the commit landed after all.
+        return unknown
+    except FloeStorageError:
+        transaction.discard_metadata_files()
+        raise
+    return None
+
+
+def refresh(table: Table) -> None:
+    """Bring a handle up to date.
+
+    Raises:
+        CommitConflictError: The name belongs to another table by now.
+    """
+    name = ".".join(table.name())
+    try:
+        with translated(table.catalog.name, table=name):
+            table.refresh()
+    except ValueError as error:
+        if "UUID does not match" not in str(error):
+            raise
+        raise CommitConflictError(name, attempts=1, reason="it was dropped and created again") from error
+
+
+def _refresh(table: Table, name: str, snapshot_id: int | None, failure: FloeStorageError) -> None:
+    try:
+        refresh(table)
+    except FloeStorageError as gone:
+        if isinstance(failure, CommitConflictError):
+            raise
+        # Whatever keeps us from looking, a token that expired for instance: the commit may have landed.
+        reason = gone.details.get("reason", type(gone).__name__)
+        raise CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=str(reason)) from failure
+
+
+def _exhausted(name: str, attempts: int, snapshot_id: int | None, failure: FloeStorageError) -> FloeStorageError:
+    if isinstance(failure, CommitConflictError):
+        return CommitConflictError(name, attempts=attempts, reason=failure.reason)
+    reason = failure.details.get("reason", "no answer")
+    return CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=str(reason))

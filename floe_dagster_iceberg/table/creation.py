@@ -1,0 +1,126 @@
+"""One commit that makes a new table together with its first rows, sent again when its answer was lost."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from floe_dagster_iceberg.errors import (
+    CatalogConnectionError,
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    FloeStorageError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from floe_dagster_iceberg.models import TableIdentifier
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table._pyiceberg import CreateTransaction, SnapshotProducer
+from floe_dagster_iceberg.table.branches import fork_branch
+from floe_dagster_iceberg.table.commit import CommitBudget, Committed
+from floe_dagster_iceberg.table.file_changes import FileChanges
+
+
+@dataclass(frozen=True)
+class FirstSnapshot:
+    """The snapshot that a table begins with.
+
+    Attributes:
+        snapshot_id: Its id; with it a commit whose answer was lost is recognised.
+        files: Data files that are written already.
+        properties: Kept in its summary.
+        branch: The branch that begins with it.
+    """
+
+    snapshot_id: int
+    files: Sequence[DataFile]
+    properties: Mapping[str, str]
+    branch: str
+
+    def stage(self, transaction: CreateTransaction) -> None:
+        """Stage the snapshot; a failure leaves no manifest behind."""
+        changes = FileChanges(added=list(self.files))
+        try:
+            fork_branch(transaction, self.branch, None)
+            SnapshotProducer(
+                transaction,
+                changes,
+                operation=changes.operation,
+                snapshot_id=self.snapshot_id,
+                snapshot_properties=dict(self.properties),
+                branch=self.branch,
+            ).commit()
+        except BaseException:
+            transaction.discard_metadata_files()
+            raise
+
+
+def load_if_there(catalog: Catalog, identifier: TableIdentifier) -> Table | None:
+    """The table, or None when the catalog has none of that name."""
+    try:
+        with translated(catalog.name, table=identifier):
+            return catalog.load_table(identifier.as_tuple)
+    except NoSuchTableError:
+        return None
+
+
+def commit_new_table(
+    catalog: Catalog,
+    identifier: TableIdentifier,
+    open_transaction: Callable[[], CreateTransaction],
+    snapshot: FirstSnapshot,
+    *,
+    budget: CommitBudget,
+    on_send: Callable[[], None],
+) -> Committed:
+    """Create a table with its first snapshot, or find the one that another process created first.
+
+    Sending it again after a lost answer is safe: the catalog refuses to create a table that is there.
+
+    Args:
+        catalog: Where the table goes.
+        identifier: Its name.
+        open_transaction: Stages the table itself, anew for each attempt.
+        snapshot: What it begins with.
+        budget: How long to go on while answers are lost.
+        on_send: Called when all is staged: from then on the files may belong to the table.
+
+    Returns:
+        The table; `by_us` is False when another process created it.
+
+    Raises:
+        CommitOutcomeUnknownError: The catalog went away, and nobody can say whether the table is there.
+    """
+    started, attempts, unanswered = time.monotonic(), 0, set[str]()
+    while True:
+        attempts += 1
+        transaction = open_transaction()
+        snapshot.stage(transaction)
+        on_send()
+        try:
+            with translated(catalog.name, table=identifier):
+                return Committed(transaction.commit_once(), attempts)
+        except (TableAlreadyExistsError, CommitConflictError):
+            transaction.discard_metadata_files()
+            existing = load_if_there(catalog, identifier)
+            if existing is None:
+                raise
+        except (CommitOutcomeUnknownError, CatalogConnectionError) as unknown:
+            unanswered.update(transaction.manifest_lists)
+            time.sleep(budget.wait_seconds(attempts))
+            lost = CommitOutcomeUnknownError(identifier, snapshot_id=snapshot.snapshot_id, reason=unknown.reason)
+            try:
+                existing = load_if_there(catalog, identifier)
+            except CatalogConnectionError:
+                raise lost from unknown
+            if existing is None and not budget.allows(attempts, time.monotonic() - started):
+                raise lost from unknown
+        except FloeStorageError:
+            transaction.discard_metadata_files()
+            raise
+        if existing is not None:
+            landed = existing.metadata.snapshot_by_id(snapshot.snapshot_id)
+            return Committed(existing, attempts, by_us=landed is not None and landed.manifest_list in unanswered)

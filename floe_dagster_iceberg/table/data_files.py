@@ -1,0 +1,294 @@
+"""Arrow rows into Parquet data files: bounded memory, any partition spec, sizes as they are on disk."""
+
+import itertools
+import math
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.io.pyarrow import ParquetFormatWriter, pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table import TableProperties
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+from pyiceberg.types import StructType
+
+from floe_dagster_iceberg.errors import SchemaEvolutionError, ValidationError
+from floe_dagster_iceberg.table._pyiceberg import bytes_written, close_quietly, open_parquet_writer, project_batch
+from floe_dagster_iceberg.table.arrow_rows import ArrowRows
+from floe_dagster_iceberg.table.partition_split import Partition, PartitionSplitter
+
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+BUFFER_BYTES = 128 * 1024 * 1024
+# Rows are split by partition this many at a time: splitting each small batch would leave a crumb per partition.
+SPLIT_BYTES = 32 * 1024 * 1024
+# What Arrow takes to hold a column of a few rows.
+COLUMN_BYTES = 512
+# Below the number of open files that a process may usually have.
+MOST_OPEN_FILES = 200
+# A row group may be this many times too large. More, and two of them would miss a file's target by far.
+MUCH_LARGER = 1.3
+
+
+@dataclass
+class _OpenFile:
+    """One partition's rows on their way to disk."""
+
+    partition: Partition | None
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    buffered_bytes: int = 0
+    output: OutputFile | None = None
+    writer: ParquetFormatWriter | None = None
+    last_flush_bytes: int = 0
+    last_flush: int = 0
+
+
+class DataFileWriter:
+    """Writes rows into data files of one table and remembers every file it started.
+
+    Memory is bounded by a buffer over all partitions, not by the size of the data: when the
+    buffer is full the largest partition goes to disk as a row group. A file is closed when it
+    reaches the table's target size as counted on disk, or when too many others are open.
+    """
+
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        io: FileIO,
+        *,
+        target_file_size_bytes: int | None = None,
+        sort_by: Sequence[str] = (),
+    ) -> None:
+        properties = metadata.properties
+        self._metadata, self._io = metadata, io
+        self._schema: Schema = sanitize_column_names(metadata.schema())
+        self._arrow_schema = schema_to_pyarrow(self._schema)
+        self._splitter = PartitionSplitter(metadata.spec(), self._schema)
+        self._locations = load_location_provider(metadata.location, properties)
+        self._target_bytes = target_file_size_bytes or _size(
+            properties,
+            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
+            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
+        )
+        row_group_bytes = _size(properties, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, ROW_GROUP_BYTES)
+        # At least two row groups make a file, or one that is a little too large for its file would be one by itself.
+        self._flush_bytes = max(1, min(row_group_bytes, ROW_GROUP_BYTES, self._target_bytes // 2))
+        self._sort_by = [(self._column_on_disk(column), "ascending") for column in sort_by]
+        self._write_id, self._counter, self._flushes = uuid.uuid4(), itertools.count(), itertools.count()
+        self._unsplit: list[pa.RecordBatch] = []
+        self._unsplit_bytes = 0
+        self._open: dict[Record | None, _OpenFile] = {}
+        self._buffered_bytes = 0
+        self._files: list[DataFile] = []
+        self.started: list[str] = []
+
+    def write(self, rows: ArrowRows) -> None:
+        """Take rows in; they may or may not be on disk afterwards."""
+        structs = self._missing_structs(rows.schema)
+        batch_schema = pyarrow_to_schema(
+            pa.schema([*rows.schema, *structs]),
+            name_mapping=self._metadata.schema().name_mapping,
+            format_version=self._metadata.format_version,
+        )
+        for batch in rows.batches():
+            for piece in _pieces(batch, SPLIT_BYTES):
+                self._refuse_nulls(piece)
+                self._gather(self._projected(piece, structs, batch_schema))
+
+    @property
+    def rows(self) -> int:
+        """Rows in the finished files."""
+        return sum(file.record_count for file in self._files)
+
+    def finish(self) -> list[DataFile]:
+        """Write what is left and return all data files."""
+        self._split()
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
+            # Encoding releases the GIL; files of different partitions do not wait for each other.
+            list(threads.map(self._close, list(self._open.values())))
+        self._open.clear()
+        return self._files
+
+    def discard(self) -> None:
+        """Delete every file this writer started; for writes that definitely did not land."""
+        for part in self._open.values():
+            if part.writer is not None:
+                close_quietly(part.writer)
+        self._open.clear()
+        self._unsplit.clear()
+        delete_files(self._io, self.started)
+
+    def _column_on_disk(self, column: str) -> str:
+        # Names that Avro does not allow are spelled differently in files.
+        return self._schema.find_column_name(self._metadata.schema().find_field(column).field_id) or column
+
+    def _missing_structs(self, given: pa.Schema) -> list[pa.Field]:
+        """Structs that the rows lack. PyIceberg would fill them so that their required fields hold NULL as well."""
+        return [
+            pa.field(column.name, schema_to_pyarrow(column.field_type, include_field_ids=False))
+            for column in self._metadata.schema().fields
+            if isinstance(column.field_type, StructType) and column.name not in given.names
+        ]
+
+    def _projected(self, batch: pa.RecordBatch, structs: Sequence[pa.Field], batch_schema: Schema) -> pa.RecordBatch:
+        for struct in structs:
+            batch = batch.append_column(struct, pa.array([None] * batch.num_rows, struct.type))
+        projected = project_batch(batch, batch_schema=batch_schema, table_schema=self._schema)
+        with _refusing_inner_nulls():
+            # Columns come as string or large_string, whatever they were read or filled in as.
+            return projected.cast(self._arrow_schema)
+
+    def _refuse_nulls(self, batch: pa.RecordBatch) -> None:
+        for column in self._metadata.schema().fields:
+            if column.required and column.name in batch.schema.names and batch.column(column.name).null_count:
+                raise SchemaEvolutionError(
+                    f"Column '{column.name}' is required and the rows hold NULL in it. "
+                    "Fill or drop those rows, or make the column optional with evolve_schema().",
+                    column=column.name,
+                )
+
+    def _gather(self, batch: pa.RecordBatch) -> None:
+        self._unsplit.append(batch)
+        self._unsplit_bytes += _memory(batch)
+        if self._unsplit_bytes >= SPLIT_BYTES:
+            self._split()
+
+    def _split(self) -> None:
+        rows = pa.Table.from_batches(self._unsplit, schema=self._arrow_schema).combine_chunks()
+        self._unsplit, self._unsplit_bytes = [], 0
+        for batch in rows.to_batches():
+            self._take_in(batch)
+
+    def _take_in(self, batch: pa.RecordBatch) -> None:
+        for partition, rows in self._splitter.split(batch):
+            key = None if partition is None else partition.partition
+            part = self._open.setdefault(key, _OpenFile(partition))
+            part.batches.append(rows)
+            part.buffered_bytes += _memory(rows)
+            self._buffered_bytes += _memory(rows)
+            if part.buffered_bytes >= self._flush_bytes:
+                self._flush(part)
+                self._close_idle_files()
+        while self._buffered_bytes >= BUFFER_BYTES:
+            self._flush(max(self._open.values(), key=lambda part: part.buffered_bytes))
+            self._close_idle_files()
+
+    def _close_idle_files(self) -> None:
+        writing = [part for part in self._open.values() if part.writer is not None]
+        if len(writing) > MOST_OPEN_FILES:
+            # Half of them at once, those that got no rows for the longest time.
+            for part in sorted(writing, key=lambda part: part.last_flush)[: MOST_OPEN_FILES // 2]:
+                self._close_file(part)
+
+    def _flush(self, part: _OpenFile) -> None:
+        rows = pa.Table.from_batches(part.batches)
+        self._buffered_bytes -= part.buffered_bytes
+        part.batches, part.buffered_bytes = [], 0
+        part.last_flush = next(self._flushes)
+        if self._sort_by:
+            rows = rows.sort_by(self._sort_by)
+        for chunk in _slices(rows, self._flush_bytes):
+            self._write_row_group(part, chunk)
+
+    def _write_row_group(self, part: _OpenFile, rows: pa.Table) -> None:
+        if part.writer is None:
+            name = f"{next(self._counter):05d}-0-{self._write_id}.parquet"
+            location = self._locations.new_data_location(name, part.partition)
+            self.started.append(location)
+            part.output = self._io.new_output(location)
+            part.writer = open_parquet_writer(part.output, self._schema, self._metadata.properties)
+            part.last_flush_bytes = 0
+        before = bytes_written(part.writer)
+        with _refusing_inner_nulls():
+            part.writer.write(rows)
+        part.last_flush_bytes = bytes_written(part.writer) - before
+        # Half a row group too small is as far from the target as half a row group too large.
+        if bytes_written(part.writer) + part.last_flush_bytes // 2 >= self._target_bytes:
+            self._close_file(part)
+
+    def _close(self, part: _OpenFile) -> None:
+        if part.batches:
+            self._flush(part)
+        if part.writer is not None:
+            self._close_file(part)
+
+    def _close_file(self, part: _OpenFile) -> None:
+        writer, output, partition = part.writer, part.output, part.partition
+        if writer is None or output is None:
+            return
+        statistics = writer.close()
+        part.writer = None
+        self._files.append(
+            DataFile.from_args(
+                content=DataFileContent.DATA,
+                file_path=output.location,
+                file_format=FileFormat.PARQUET,
+                partition=partition.partition if partition is not None else Record(),
+                file_size_in_bytes=len(output),
+                sort_order_id=None,
+                spec_id=self._metadata.default_spec_id,
+                equality_ids=None,
+                key_metadata=None,
+                **statistics.to_serialized_dict(),
+            )
+        )
+
+
+@contextmanager
+def _refusing_inner_nulls() -> Iterator[None]:
+    """Columns are checked for NULL before; what Arrow still finds is in a field inside a column."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        if "non-nullable" not in str(error):
+            raise
+        raise SchemaEvolutionError(
+            f"A field that is required inside its column holds NULL ({error}). "
+            "Fill it, or make the field optional with evolve_schema()."
+        ) from None
+
+
+def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:
+    """Delete files, as many as can be; returns those that could not."""
+    left: list[str] = []
+    for location in locations:
+        try:
+            io.delete(location)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            left.append(location)
+    return left
+
+
+def _size(properties: Mapping[str, str], key: str, default: int) -> int:
+    given = properties.get(key, str(default))
+    if not given.isdecimal() or int(given) == 0:
+        raise ValidationError(f"Table property '{key}' is '{given}', which is no number of bytes. Set it to one.")
+    return int(given)
+
+
+def _memory(batch: pa.RecordBatch) -> int:
+    return int(batch.nbytes) + COLUMN_BYTES * int(batch.num_columns)
+
+
+def _pieces(batch: pa.RecordBatch, target_bytes: int) -> Iterator[pa.RecordBatch]:
+    """A batch in pieces of at most about the target size; none when it is empty."""
+    length = max(1, -(-batch.num_rows // max(1, -(-batch.nbytes // target_bytes))))
+    for offset in range(0, batch.num_rows, length):
+        yield batch.slice(offset, length)
+
+
+def _slices(rows: pa.Table, target_bytes: int) -> Iterator[pa.Table]:
+    """Pieces of about the target size, in memory; one piece when it is not much larger than that."""
+    pieces = max(1, math.ceil(rows.nbytes / (MUCH_LARGER * target_bytes)))
+    length = -(-rows.num_rows // pieces)
+    for offset in range(0, rows.num_rows, length):
+        yield rows.slice(offset, length)

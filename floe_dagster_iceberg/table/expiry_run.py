@@ -1,0 +1,209 @@
+"""Expiry with its files: snapshots leave the metadata in batches, then what only they needed is deleted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import SetPropertiesUpdate
+
+from floe_dagster_iceberg.errors import CommitConflictError, EngineCapabilityError
+from floe_dagster_iceberg.models import ExpiryPolicy, MaintenanceOperation, MaintenanceRail
+from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table._pyiceberg import TableTransaction
+from floe_dagster_iceberg.table.commit import CommitBudget, commit
+from floe_dagster_iceberg.table.expiry import ExpiryPlan, Retention, plan_expiry, refuse_lost_refs, stage_expiry
+from floe_dagster_iceberg.table.file_cleanup import (
+    DeletedFiles,
+    UnreachedFiles,
+    delete_unreached,
+    find_old_metadata,
+    find_unreached,
+    list_metadata_folder,
+    without_snapshots,
+)
+from floe_dagster_iceberg.table.maintenance_marks import mark_table
+from floe_dagster_iceberg.table.metadata_session import table_name
+from floe_dagster_iceberg.table.moments import to_timestamp_ms
+from floe_dagster_iceberg.table.reachability import ReachableFiles
+from floe_dagster_iceberg.table.stored_files import Place, StoredFile
+
+Progress = Callable[[str], None]
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class ExpiryForecast:
+    """What an expiry would take.
+
+    Attributes:
+        plan: The snapshots, branches and tags.
+        unreached: Files that only they need, if files are deleted at all.
+        old_metadata: Metadata files that the table has forgotten.
+    """
+
+    plan: ExpiryPlan
+    unreached: UnreachedFiles
+    old_metadata: UnreachedFiles
+
+    @property
+    def files(self) -> list[StoredFile]:
+        """All files that would go."""
+        return [*self.unreached.files, *self.old_metadata.files]
+
+
+@dataclass(frozen=True)
+class Expired:
+    """What an expiry took.
+
+    Attributes:
+        snapshots: Number of snapshots.
+        refs: Branches and tags past their own age.
+        deleted: Files.
+    """
+
+    snapshots: int = 0
+    refs: tuple[str, ...] = ()
+    deleted: DeletedFiles = field(default_factory=DeletedFiles)
+
+
+def to_retention(policy: ExpiryPolicy, now: datetime, *, table: str) -> Retention:
+    """What a policy keeps, counted from a moment.
+
+    A snapshot that was the newest one within the last day may be in use, however old it is. Only
+    overriding the floor of a snapshot's age lets it go.
+    """
+    now_ms = to_timestamp_ms(now, argument="now", table=table)
+    return Retention(
+        older_than_ms=now_ms - policy.max_age // _MILLISECOND,
+        min_snapshots_to_keep=policy.min_snapshots_to_keep,
+        now_ms=now_ms,
+        superseded_before_ms=None
+        if MaintenanceRail.EXPIRY_AGE in policy.overrides
+        else now_ms - MIN_EXPIRY_AGE // _MILLISECOND,
+    )
+
+
+def forecast_expiry(table: Table, policy: ExpiryPolicy, now: datetime) -> ExpiryForecast:
+    """Find out what an expiry would take; changes nothing."""
+    metadata, name = table.metadata, table_name(table)
+    plan = plan_expiry(metadata, to_retention(policy, now, table=name))
+    nothing = UnreachedFiles((), ReachableFiles(table.io))
+    if not policy.delete_files:
+        return ExpiryForecast(plan, nothing, nothing)
+    with translated(table.catalog.name, table=name):
+        listed = _listed(table)
+        unreached = _unreached(plan, metadata, without_snapshots(metadata, plan.snapshot_ids), table, listed)
+        return ExpiryForecast(plan, unreached, find_old_metadata(table, listed, older_than=now - policy.max_age))
+
+
+def expire(
+    table: Table, policy: ExpiryPolicy, now: datetime, budget: CommitBudget, *, progress: Progress | None = None
+) -> Expired:
+    """Expire snapshots, then delete the files that only they needed.
+
+    Each batch of snapshots is one commit, planned again when a branch or tag changes meanwhile.
+    An interrupted run has expired the oldest ones; files that it did not get to are orphans.
+
+    Args:
+        table: The table; refreshed in place.
+        policy: What expires.
+        now: The moment from which ages are counted.
+        budget: How often to try against other writers.
+        progress: Told about each batch.
+
+    Raises:
+        MaintenanceRefusedError: The table's property gc.enabled is false.
+        CommitConflictError: Other writers won more often than the budget allows; nothing has expired.
+    """
+    snapshots, refs, deleted = 0, set[str](), DeletedFiles()
+    while True:
+        batch = _Batch(table, policy, now)
+        try:
+            plan = batch.commit(budget)
+        except CommitConflictError:
+            if not snapshots:
+                raise
+            # What has expired stays expired; the rest is for the next run.
+            break
+        snapshots += len(plan.snapshot_ids)
+        refs.update(plan.refs)
+        if policy.delete_files and plan.snapshot_ids:
+            deleted += batch.delete_files(plan, progress)
+        if progress is not None and plan.snapshot_ids:
+            progress(f"{snapshots} snapshots expired")
+        if plan.is_complete:
+            break
+    deleted += delete_old_metadata(table, policy, now, progress=progress)
+    return Expired(snapshots, tuple(sorted(refs)), deleted)
+
+
+def delete_old_metadata(
+    table: Table, policy: ExpiryPolicy, now: datetime, *, progress: Progress | None = None
+) -> DeletedFiles:
+    """Delete metadata files that the table has forgotten, if the policy deletes files at all."""
+    if not policy.delete_files:
+        return DeletedFiles()
+    with translated(table.catalog.name, table=table_name(table)):
+        old = find_old_metadata(table, _listed(table), older_than=now - policy.max_age)
+    return delete_unreached(table, old, progress=progress)
+
+
+class _Batch:
+    """One commit's worth of snapshots."""
+
+    def __init__(self, table: Table, policy: ExpiryPolicy, now: datetime) -> None:
+        self._table, self._policy, self._now = table, policy, now
+        self._planned: tuple[ExpiryPlan, TableMetadata] | None = None
+
+    def commit(self, budget: CommitBudget) -> ExpiryPlan:
+        with translated(self._table.catalog.name, table=table_name(self._table)):
+            commit(self._table, self._stage, budget=budget)
+        plan, _ = self._landed()
+        refuse_lost_refs(self._table, plan)
+        return plan
+
+    def delete_files(self, plan: ExpiryPlan, progress: Progress | None) -> DeletedFiles:
+        _, before = self._landed()
+        table = self._table
+        with translated(table.catalog.name, table=table_name(table)):
+            unreached = _unreached(plan, before, table.metadata, table, _listed(table))
+        return delete_unreached(table, unreached, progress=progress)
+
+    def _stage(self, transaction: TableTransaction) -> None:
+        metadata, name = transaction.table_metadata, table_name(self._table)
+        plan = stage_expiry(
+            transaction,
+            name,
+            to_retention(self._policy, self._now, table=name),
+            max_snapshots=self._policy.max_snapshots_per_commit,
+            allow_gc_disabled=MaintenanceRail.GC_DISABLED in self._policy.overrides,
+        )
+        if transaction.changes_anything:
+            mark = mark_table(MaintenanceOperation.SNAPSHOT_EXPIRY, self._now.astimezone(UTC))
+            transaction.stage([SetPropertiesUpdate(updates=mark)])
+        self._planned = (plan, metadata)
+
+    def _landed(self) -> tuple[ExpiryPlan, TableMetadata]:
+        if self._planned is None:
+            raise AssertionError("a commit stages at least once")
+        return self._planned
+
+
+def _unreached(
+    plan: ExpiryPlan, before: TableMetadata, after: TableMetadata, table: Table, listed: list[StoredFile]
+) -> UnreachedFiles:
+    ids = set(plan.snapshot_ids)
+    gone = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in ids]
+    sizes = {Place.of(file.location): file.size_bytes for file in listed}
+    return find_unreached(gone, before, after, table.io, sizes)
+
+
+def _listed(table: Table) -> list[StoredFile]:
+    try:
+        return list_metadata_folder(table)
+    except EngineCapabilityError:
+        # Then sizes of manifest lists are unknown and forgotten metadata files stay, which harms nobody.
+        return []

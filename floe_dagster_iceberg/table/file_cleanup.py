@@ -1,0 +1,200 @@
+"""Files that belonged to expired snapshots, found and deleted; never one that anything still needs.
+
+What is found on one version of the table is looked at again on the newest one right before each
+batch of deletions: somebody may have made a branch, rolled back or added a file by its path.
+"""
+
+import gzip
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
+
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table.reachability import ReachableFiles, live_files
+from floe_dagster_iceberg.table.stored_files import Place, StoredFile, delete_many, in_parallel, list_files
+
+DELETE_BATCH: Final = 1000
+_METADATA_FILE: Final = re.compile(r"/(?:v?(?P<version>\d+))[^/]*\.metadata\.json(?:\.gz)?$")
+_TABLE_UUID: Final = re.compile(rb'"table-uuid"\s*:\s*"(?P<uuid>[0-9a-fA-F-]{36})"')
+_ENOUGH_FOR_UUID: Final = 64 * 1024
+
+
+@dataclass(frozen=True)
+class DeletedFiles:
+    """What a clean-up deleted.
+
+    Attributes:
+        files: Number of files.
+        total_bytes: Their bytes, as far as they are known.
+        left: Files that storage would not delete; they are orphans now.
+    """
+
+    files: int = 0
+    total_bytes: int = 0
+    left: tuple[str, ...] = ()
+
+    def __add__(self, other: "DeletedFiles") -> "DeletedFiles":
+        return DeletedFiles(self.files + other.files, self.total_bytes + other.total_bytes, (*self.left, *other.left))
+
+
+@dataclass(frozen=True)
+class UnreachedFiles:
+    """Files that nothing needs any more, as far as the metadata that was looked at tells.
+
+    Attributes:
+        files: The files.
+        reached: What that metadata leads to.
+        contents: Places of the data and delete files among them; only for these are manifests opened.
+    """
+
+    files: Sequence[StoredFile]
+    reached: ReachableFiles
+    contents: Collection[Place] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the files, as far as they are known."""
+        return sum(file.size_bytes for file in self.files)
+
+    def look_again(self, table: Table) -> None:
+        """Load the newest metadata, and take in what it leads to."""
+        with translated(table.catalog.name, table=".".join(table.name())):
+            table.refresh()
+            self.reached.take_in(table)
+            if self.contents:
+                self.reached.open_manifests(among=self.contents)
+
+
+def find_unreached(
+    gone: Sequence[Snapshot], before: TableMetadata, after: TableMetadata, io: FileIO, sizes: Mapping[Place, int]
+) -> UnreachedFiles:
+    """Files that some snapshots lead to and nothing else does.
+
+    Args:
+        gone: The snapshots that expire, or have.
+        before: The metadata that still holds them.
+        after: The metadata without them.
+        io: Opens the files.
+        sizes: Sizes of manifest lists, which no metadata tells.
+    """
+    reached = ReachableFiles(io)
+    reached.take_in_metadata(after)
+    expired = ReachableFiles(io)
+    expired.take_in_snapshots(gone)
+    found = {
+        Place.of(file.location): file
+        for file in (*_manifest_lists(gone, sizes), *_statistics(gone, before))
+        if file.location not in reached
+    }
+    contents: dict[Place, StoredFile] = {}
+    for manifest in expired.pop_unopened():
+        if manifest.manifest_path in reached:
+            continue
+        found[Place.of(manifest.manifest_path)] = StoredFile(manifest.manifest_path, manifest.manifest_length)
+        contents |= {Place.of(path): StoredFile(path, size) for path, size in live_files(manifest, io)}
+    if contents:
+        reached.open_manifests(among=contents.keys())
+    files = [file for place, file in (contents | found).items() if place not in reached]
+    return UnreachedFiles(files, reached, contents.keys())
+
+
+def without_snapshots(metadata: TableMetadata, snapshot_ids: Iterable[int]) -> TableMetadata:
+    """The metadata as it will be once some snapshots have expired; only what concerns files is right in it."""
+    gone = set(snapshot_ids)
+    return metadata.model_copy(
+        update={
+            "snapshots": [each for each in metadata.snapshots if each.snapshot_id not in gone],
+            "statistics": [each for each in metadata.statistics if each.snapshot_id not in gone],
+            "partition_statistics": [each for each in metadata.partition_statistics if each.snapshot_id not in gone],
+        }
+    )
+
+
+def find_old_metadata(table: Table, listed: Iterable[StoredFile], *, older_than: datetime) -> UnreachedFiles:
+    """Metadata files that have dropped out of the table's log of earlier versions.
+
+    Taken are those that are older than everything in the log, by number and by time, and that say
+    they are this table's: after a table was dropped and made again, another one's may lie beside.
+    """
+    log = [entry.metadata_file for entry in table.metadata.metadata_log]
+    versions = [version for location in log if (version := _version(location)) is not None]
+    reached = ReachableFiles(table.io)
+    reached.take_in_log(table)
+    candidates = [
+        file
+        for file in listed
+        if file.location not in reached
+        and (version := _version(file.location)) is not None
+        and version < min(versions, default=0)
+        and file.modified_at is not None
+        and file.modified_at < older_than
+    ]
+    owners = in_parallel(lambda file: read_table_uuid(table.io, file.location), candidates)
+    own = str(table.metadata.table_uuid)
+    return UnreachedFiles([file for file, owner in zip(candidates, owners, strict=True) if owner == own], reached)
+
+
+def read_table_uuid(io: FileIO, location: str) -> str | None:
+    """Which table a metadata file belongs to, from its first few kilobytes; None when they do not say."""
+    with io.new_input(location).open() as stream:
+        if ".gz" in location.rpartition("/")[2]:
+            with gzip.open(stream) as unpacked:
+                head = unpacked.read(_ENOUGH_FOR_UUID)
+        else:
+            head = stream.read(_ENOUGH_FOR_UUID)
+    found = _TABLE_UUID.search(head)
+    return None if found is None else found["uuid"].decode().lower()
+
+
+def delete_unreached(
+    table: Table, unreached: UnreachedFiles, *, progress: Callable[[str], None] | None = None
+) -> DeletedFiles:
+    """Delete files that nothing reaches, batch by batch, each looked at again on the newest metadata.
+
+    Args:
+        table: The table; refreshed in place before each batch.
+        unreached: What to delete.
+        progress: Told about each batch.
+    """
+    done, files = DeletedFiles(), unreached.files
+    for start in range(0, len(files), DELETE_BATCH):
+        unreached.look_again(table)
+        batch = [file for file in files[start : start + DELETE_BATCH] if file.location not in unreached.reached]
+        with translated(table.catalog.name, table=".".join(table.name())):
+            left = set(delete_many(table.io, [file.location for file in batch]))
+        deleted = [file for file in batch if file.location not in left]
+        done += DeletedFiles(len(deleted), sum(file.size_bytes for file in deleted), tuple(sorted(left)))
+        if progress is not None:
+            progress(f"{min(start + DELETE_BATCH, len(files))} of {len(files)} files looked at, {done.files} deleted")
+    return done
+
+
+def list_metadata_folder(table: Table) -> list[StoredFile]:
+    """Everything in the folder of the table's current metadata file."""
+    return list_files(table.io, table.metadata_location.rpartition("/")[0])
+
+
+def _manifest_lists(gone: Iterable[Snapshot], sizes: Mapping[Place, int]) -> Iterable[StoredFile]:
+    for snapshot in gone:
+        yield StoredFile(snapshot.manifest_list, sizes.get(Place.of(snapshot.manifest_list), 0))
+
+
+def _statistics(gone: Iterable[Snapshot], before: TableMetadata) -> Iterable[StoredFile]:
+    ids = {snapshot.snapshot_id for snapshot in gone}
+    files: list[StatisticsFile | PartitionStatisticsFile] = [*before.statistics, *before.partition_statistics]
+    for file in files:
+        if file.snapshot_id in ids:
+            yield StoredFile(file.statistics_path, file.file_size_in_bytes)
+
+
+def _version(location: str) -> int | None:
+    found = _METADATA_FILE.search(location)
+    return None if found is None else int(found["version"])

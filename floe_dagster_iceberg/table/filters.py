@@ -1,0 +1,79 @@
+"""Row filters as users write them, checked against a table's columns."""
+
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    BoundPredicate,
+    NotIn,
+    NotNull,
+    Or,
+    UnboundPredicate,
+    parser,
+)
+from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, rewrite_not, visit
+from pyiceberg.table import Table
+
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models import RowFilter
+
+
+def to_row_filter(table: Table, row_filter: RowFilter) -> BooleanExpression:
+    """A PyIceberg expression whose columns and literals fit the table.
+
+    Raises:
+        ValidationError: The text is no filter, a column is not there, or a literal is of another type.
+            The message names columns, never the filter's values.
+    """
+    name = ".".join(table.name())
+    if isinstance(row_filter, str):
+        try:
+            expression = parser.parse(row_filter)
+        except Exception:  # noqa: BLE001 - pyparsing's own errors show the text, and its class is not PyIceberg's API
+            raise ValidationError(
+                f"The row filter for '{name}' cannot be read. Write it like \"region = 'EU' and amount > 10\".",
+                table=name,
+            ) from None
+    elif isinstance(row_filter, BooleanExpression):
+        expression = row_filter
+    else:
+        raise ValidationError(
+            f"The row filter for '{name}' is a text or a PyIceberg expression, not a {type(row_filter).__name__}.",
+            table=name,
+        )
+    try:
+        bind(table.schema(), expression, case_sensitive=True)
+    except (ValueError, TypeError):
+        columns = ", ".join(table.schema().column_names)
+        raise ValidationError(
+            f"The row filter for '{name}' names a column that is not there, or compares one with a value of "
+            f"another type. Columns: {columns}.",
+            table=name,
+        ) from None
+    return visit(rewrite_not(expression), _KeepsNullOut())
+
+
+class _KeepsNullOut(BooleanExpressionVisitor[BooleanExpression]):
+    """NULL is not in any list and not out of any either; to Arrow it is out."""
+
+    def visit_true(self) -> BooleanExpression:
+        return AlwaysTrue()
+
+    def visit_false(self) -> BooleanExpression:
+        return AlwaysFalse()
+
+    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
+        return ~child_result
+
+    def visit_and(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
+        return And(left_result, right_result)
+
+    def visit_or(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
+        return Or(left_result, right_result)
+
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+        return And(NotNull(term=predicate.term), predicate) if isinstance(predicate, NotIn) else predicate
+
+    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
+        return predicate

@@ -1,0 +1,175 @@
+"""How a table is doing, read from its metadata; no data file is opened and no JVM started."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from floe_dagster_iceberg.models import CompactionPolicy, FileSizeBin, HealthTier, TableHealth
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table.file_changes import FileChanges
+from floe_dagster_iceberg.table.file_groups import GroupLimits, plan_groups
+from floe_dagster_iceberg.table.filters import to_row_filter
+from floe_dagster_iceberg.table.session import to_identifier
+
+_MIB = 1024 * 1024
+# Upper edges of the histogram's bars; what is larger goes into a last bar without an edge.
+_EDGES = tuple(size * _MIB for size in (1, 4, 16, 64, 128, 256, 512))
+
+
+@dataclass(frozen=True)
+class LiveFiles:
+    """The files that readers of main need.
+
+    Attributes:
+        changes: Manifests and entries of the data files.
+        deletes: Delete files.
+    """
+
+    changes: FileChanges
+    deletes: Sequence[DataFile]
+
+    @property
+    def data(self) -> list[DataFile]:
+        """Data files."""
+        return [entry.data_file for entry in self.changes.live_entries()]
+
+    @property
+    def equality_deletes(self) -> list[DataFile]:
+        """Delete files that PyIceberg cannot apply."""
+        return [file for file in self.deletes if file.content == DataFileContent.EQUALITY_DELETES]
+
+    @property
+    def position_deletes(self) -> list[DataFile]:
+        """Delete files that name rows by their positions."""
+        return [file for file in self.deletes if file.content == DataFileContent.POSITION_DELETES]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(file.file_size_in_bytes for file in (*self.data, *self.deletes))
+
+
+def read_live_files(table: Table) -> LiveFiles:
+    """Read every manifest of main's newest snapshot."""
+    snapshot, io = table.current_snapshot(), table.io
+    with translated(table.catalog.name, table=".".join(table.name())):
+        changes = FileChanges.read(table.metadata, io, snapshot, may_hold=AlwaysTrue())
+        deletes = [
+            entry.data_file
+            for manifest in changes.unopened
+            if manifest.content == ManifestContent.DELETES
+            for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
+        ]
+    return LiveFiles(changes, deletes)
+
+
+def to_group_limits(table: Table, policy: CompactionPolicy) -> GroupLimits:
+    """Which files a policy rewrites.
+
+    Raises:
+        ValidationError: The policy's partition filter does not fit the table.
+    """
+    where = AlwaysTrue() if policy.partition_filter is None else to_row_filter(table, policy.partition_filter)
+    return GroupLimits(
+        small_file_ratio=policy.small_file_ratio,
+        min_input_files=policy.min_input_files,
+        row_filter=where,
+        leaves_fine_files=True,
+    )
+
+
+def measure_health(
+    table: Table,
+    *,
+    tier: HealthTier = HealthTier.FILES,
+    compaction: CompactionPolicy | None = None,
+    now: datetime | None = None,
+) -> TableHealth:
+    """Measure a table; each tier reads more than the one before.
+
+    Args:
+        table: The table as last seen.
+        tier: `SUMMARY` reads nothing beyond the loaded metadata, `MANIFESTS` the manifest list,
+            `FILES` every manifest.
+        compaction: What counts as a small file, and as a partition that needs work.
+        now: When it is measured.
+
+    Raises:
+        ScanError: A manifest is missing or cannot be read.
+    """
+    snapshot = table.current_snapshot()
+    measured: dict[str, Any] = _from_metadata(table, snapshot)
+    with translated(table.catalog.name, table=".".join(table.name())):
+        if tier is not HealthTier.SUMMARY:
+            measured["metadata_json_bytes"] = len(table.io.new_input(table.metadata_location))
+            measured |= _from_manifests([] if snapshot is None else snapshot.manifests(table.io))
+        if tier is HealthTier.FILES:
+            measured |= _from_files(table, compaction or CompactionPolicy())
+    return TableHealth(table=to_identifier(table), tier=tier, measured_at=now or datetime.now(UTC), **measured)
+
+
+def _from_metadata(table: Table, snapshot: Snapshot | None) -> dict[str, Any]:
+    """Counts as the last writer noted them; some writers note none."""
+    summary = {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
+    oldest_ms = min((each.timestamp_ms for each in table.metadata.snapshots), default=None)
+    return {
+        "snapshot_id": None if snapshot is None else snapshot.snapshot_id,
+        "data_files": int(summary.get("total-data-files", 0)),
+        "delete_files": int(summary.get("total-delete-files", 0)),
+        "records": int(summary.get("total-records", 0)),
+        "total_bytes": int(summary.get("total-files-size", 0)),
+        "snapshots": len(table.metadata.snapshots),
+        "oldest_snapshot_at": None if oldest_ms is None else datetime.fromtimestamp(oldest_ms / 1000, tz=UTC),
+    }
+
+
+def _from_manifests(manifests: Sequence[ManifestFile]) -> dict[str, Any]:
+    counted: dict[str, Any] = {"manifests": len(manifests)}
+    if any(manifest.added_files_count is None or manifest.existing_files_count is None for manifest in manifests):
+        # Format version 1 allows to leave the counts out.
+        return counted
+    for name, content in (("data_files", ManifestContent.DATA), ("delete_files", ManifestContent.DELETES)):
+        counted[name] = sum(
+            (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+            for manifest in manifests
+            if manifest.content == content
+        )
+    return counted
+
+
+def _from_files(table: Table, policy: CompactionPolicy) -> dict[str, Any]:
+    live = read_live_files(table)
+    data = live.data
+    small_below = policy.target_file_size_bytes * policy.small_file_ratio
+    groups = plan_groups(live.changes, table.metadata, policy.to_strategy(), to_group_limits(table, policy))
+    return {
+        "data_files": len(data),
+        "delete_files": len(live.deletes),
+        "records": sum(file.record_count for file in data),
+        "total_bytes": live.total_bytes,
+        "small_files": sum(file.file_size_in_bytes < small_below for file in data),
+        "partitions": len({(file.spec_id, repr(file.partition)) for file in data}),
+        "partitions_needing_work": len({group.partition for group in groups}),
+        "file_sizes": build_histogram(data),
+    }
+
+
+def build_histogram(files: Sequence[DataFile]) -> tuple[FileSizeBin, ...]:
+    """File sizes counted in bars from a megabyte to more than half a gigabyte."""
+    counts, sizes = [0] * (len(_EDGES) + 1), [0] * (len(_EDGES) + 1)
+    for file in files:
+        bar = bisect_right(_EDGES, file.file_size_in_bytes)
+        counts[bar] += 1
+        sizes[bar] += file.file_size_in_bytes
+    edges = (*_EDGES, None)
+    return tuple(
+        FileSizeBin(upper_bytes=edge, files=count, total_bytes=size)
+        for edge, count, size in zip(edges, counts, sizes, strict=True)
+    )

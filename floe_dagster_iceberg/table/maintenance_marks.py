@@ -1,0 +1,85 @@
+"""What maintenance leaves in a table's metadata, so that the next run knows when the last one was.
+
+A snapshot that maintenance makes names the operation in its summary. Expiry makes none, so its
+commit sets a table property as well. Orphan files change no metadata: their quarantines say when.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from floe_dagster_iceberg.models import MaintenanceOperation
+
+OPERATION_PROPERTY: Final = "floe.maintenance.operation"
+DURATION_PROPERTY: Final = "floe.maintenance.duration-ms"
+_LAST_RUN_PROPERTY: Final = "floe.maintenance.last-{operation}"
+
+
+def mark_snapshot(operation: MaintenanceOperation, *, seconds: float) -> dict[str, str]:
+    """Summary properties of a snapshot that maintenance makes after working on it for so long."""
+    return {OPERATION_PROPERTY: operation.value, DURATION_PROPERTY: str(round(seconds * 1000))}
+
+
+def mark_table(operation: MaintenanceOperation, at: datetime) -> dict[str, str]:
+    """Table properties that remember a run which makes no snapshot."""
+    return {_LAST_RUN_PROPERTY.format(operation=operation.value): at.astimezone(UTC).isoformat(timespec="seconds")}
+
+
+def last_run(metadata: TableMetadata, operation: MaintenanceOperation) -> datetime | None:
+    """When an operation last changed the table, whoever did it; None when nobody knows."""
+    moments: list[datetime | None] = [
+        _moment(snapshot) for snapshot in metadata.snapshots if _operation_of(snapshot) is operation
+    ]
+    said = metadata.properties.get(_LAST_RUN_PROPERTY.format(operation=operation.value))
+    if said is not None:
+        moments.append(_parsed(said))
+    return max(filter(None, moments), default=None)
+
+
+def estimate_duration(metadata: TableMetadata, operation: MaintenanceOperation, input_bytes: int) -> timedelta | None:
+    """How long a rewrite takes at the pace of the newest one that left its duration; None when none did."""
+    for snapshot in sorted(metadata.snapshots, key=lambda each: each.timestamp_ms, reverse=True):
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        milliseconds, removed_bytes = summary.get(DURATION_PROPERTY, ""), summary.get("removed-files-size", "")
+        if _operation_of(snapshot) is operation and milliseconds.isdigit() and removed_bytes.isdigit():
+            return timedelta(milliseconds=int(milliseconds) * input_bytes / max(1, int(removed_bytes)))
+    return None
+
+
+def bytes_added_since(before: TableMetadata, after: TableMetadata, operation: MaintenanceOperation) -> int:
+    """Bytes that an operation wrote between two versions of a table."""
+    known = {snapshot.snapshot_id for snapshot in before.snapshots}
+    return sum(
+        int(snapshot.summary.additional_properties.get("added-files-size", 0))
+        for snapshot in after.snapshots
+        if snapshot.summary is not None and snapshot.snapshot_id not in known and _operation_of(snapshot) is operation
+    )
+
+
+def _operation_of(snapshot: Snapshot) -> MaintenanceOperation | None:
+    """Which operation made a snapshot: by its mark, or by what other engines' procedures leave in it."""
+    if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
+        return None
+    summary = snapshot.summary.additional_properties
+    if (marked := summary.get(OPERATION_PROPERTY)) in set(MaintenanceOperation):
+        return MaintenanceOperation(marked)
+    if "added-data-files" in summary or "deleted-data-files" in summary:
+        return MaintenanceOperation.COMPACTION
+    if "removed-delete-files" in summary:
+        return MaintenanceOperation.POSITION_DELETES
+    return MaintenanceOperation.MANIFESTS if "manifests-replaced" in summary else None
+
+
+def _moment(snapshot: Snapshot) -> datetime:
+    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC)
+
+
+def _parsed(said: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(said)
+    except ValueError:
+        # Somebody else's text in our property decides nothing.
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -1,0 +1,171 @@
+"""Many small manifests into few, so that a scan opens fewer files; no data file is touched."""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation
+
+from floe_dagster_iceberg.errors import CommitOutcomeUnknownError
+from floe_dagster_iceberg.models import MaintenanceOperation, ManifestPolicy
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
+from floe_dagster_iceberg.table._pyiceberg_manifests import ManifestRewriter
+from floe_dagster_iceberg.table.branches import head_of
+from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot_id
+from floe_dagster_iceberg.table.file_changes import FileChanges
+from floe_dagster_iceberg.table.maintenance_marks import mark_snapshot
+from floe_dagster_iceberg.table.metadata_session import table_name
+
+# A manifest that is nearly as large as asked for stays as it is.
+_SMALL_MANIFEST_RATIO = 0.75
+
+
+@dataclass(frozen=True)
+class ManifestGroups:
+    """What is to become of a snapshot's manifests.
+
+    Attributes:
+        kept: Those that stay as they are.
+        replaced: Those whose entries go into new ones, grouped by partition spec.
+        manifests: How many there are in all.
+        output_manifests: About how many the replaced ones become.
+    """
+
+    kept: Sequence[ManifestFile] = ()
+    replaced: Sequence[Sequence[ManifestFile]] = ()
+    manifests: int = 0
+    output_manifests: int = 0
+
+    @property
+    def input_manifests(self) -> list[ManifestFile]:
+        """All that are replaced."""
+        return [manifest for group in self.replaced for manifest in group]
+
+    def is_worth_it(self, policy: ManifestPolicy) -> bool:
+        """Whether there are many, and at most half as many would be left."""
+        return (
+            self.manifests >= policy.min_manifests
+            and bool(self.replaced)
+            and 2 * self.output_manifests <= len(self.input_manifests)
+        )
+
+
+@dataclass(frozen=True)
+class ManifestRewrite:
+    """Manifests that took the place of others; none when there was nothing to do."""
+
+    removed: Sequence[ManifestFile] = ()
+    added: Sequence[ManifestFile] = ()
+
+
+def plan_manifests(metadata: TableMetadata, io: FileIO, policy: ManifestPolicy) -> ManifestGroups:
+    """Find the small data manifests of main; manifests of deletes stay as they are."""
+    snapshot = metadata.current_snapshot()
+    manifests = [] if snapshot is None else snapshot.manifests(io)
+    small: dict[int, list[ManifestFile]] = defaultdict(list)
+    for manifest in manifests:
+        is_small = manifest.manifest_length < policy.target_manifest_size_bytes * _SMALL_MANIFEST_RATIO
+        if manifest.content == ManifestContent.DATA and is_small and _is_writable(metadata, manifest):
+            small[manifest.partition_spec_id].append(manifest)
+    replaced = [group for _, group in sorted(small.items()) if len(group) > 1]
+    chosen = {manifest.manifest_path for group in replaced for manifest in group}
+    return ManifestGroups(
+        kept=[manifest for manifest in manifests if manifest.manifest_path not in chosen],
+        replaced=replaced,
+        manifests=len(manifests),
+        output_manifests=sum(_output_manifests(group, policy) for group in replaced),
+    )
+
+
+def rewrite_manifests(table: Table, policy: ManifestPolicy, budget: CommitBudget) -> ManifestRewrite:
+    """Put small manifests together in one commit that lists the same files.
+
+    Every live entry stays what it is: same file, same snapshot, same sequence numbers. When another
+    writer was faster, only the list is written again, unless manifests that were put together are gone.
+
+    Raises:
+        CommitConflictError: Other writers won more often than the budget allows.
+    """
+    name, rewriting = table_name(table), _Rewriting(table, policy)
+    with translated(table.catalog.name, table=name):
+        try:
+            commit(table, rewriting.stage, budget=budget, snapshot_id=rewriting.snapshot_id)
+        except CommitOutcomeUnknownError:
+            # The manifests stay: they belong to the table if the commit landed after all.
+            raise
+        except BaseException:
+            rewriting.discard()
+            raise
+    return rewriting.result
+
+
+class _Rewriting:
+    """New manifests, kept over the attempts of a commit."""
+
+    def __init__(self, table: Table, policy: ManifestPolicy) -> None:
+        self._table, self._policy = table, policy
+        self._started = time.perf_counter()
+        self._rewriter: ManifestRewriter | None = None
+        self.snapshot_id = new_snapshot_id()
+        self.result = ManifestRewrite()
+
+    def stage(self, transaction: TableTransaction) -> None:
+        metadata, io = transaction.table_metadata, self._table.io
+        head = head_of(metadata, MAIN_BRANCH, table_name(self._table))
+        manifests = [] if head is None else head.manifests(io)
+        replaced = {manifest.manifest_path for manifest in self.result.removed}
+        if not replaced or not replaced <= {manifest.manifest_path for manifest in manifests}:
+            self.discard()
+            self._write(transaction, plan_manifests(metadata, io, self._policy))
+            replaced = {manifest.manifest_path for manifest in self.result.removed}
+        if not replaced:
+            return
+        kept = [manifest for manifest in manifests if manifest.manifest_path not in replaced]
+        SnapshotProducer(
+            transaction,
+            FileChanges(unopened=[*kept, *self.result.added]),
+            operation=Operation.REPLACE,
+            snapshot_id=self.snapshot_id,
+            snapshot_properties=mark_snapshot(
+                MaintenanceOperation.MANIFESTS, seconds=time.perf_counter() - self._started
+            )
+            | {"manifests-replaced": str(len(replaced)), "manifests-kept": str(len(kept))},
+            branch=MAIN_BRANCH,
+        ).commit()
+
+    def discard(self) -> None:
+        """Delete what was written for a commit that did not land."""
+        if self._rewriter is not None:
+            self._rewriter.discard()
+        self._rewriter, self.result = None, ManifestRewrite()
+
+    def _write(self, transaction: TableTransaction, planned: ManifestGroups) -> None:
+        if not planned.is_worth_it(self._policy):
+            return
+        self._rewriter = ManifestRewriter(transaction, self.snapshot_id)
+        target = self._policy.target_manifest_size_bytes
+        added = [
+            manifest
+            for group in planned.replaced
+            for manifest in self._rewriter.rewrite(group, target_size_bytes=target)
+        ]
+        self.result = ManifestRewrite(planned.input_manifests, added)
+
+
+def _output_manifests(group: Sequence[ManifestFile], policy: ManifestPolicy) -> int:
+    total = sum(manifest.manifest_length for manifest in group)
+    return max(1, math.ceil(total / policy.target_manifest_size_bytes))
+
+
+def _is_writable(metadata: TableMetadata, manifest: ManifestFile) -> bool:
+    """Whether the columns that the manifest's partitions come from are still there to describe them."""
+    columns = metadata.schema().field_ids
+    return all(field.source_id in columns for field in metadata.specs()[manifest.partition_spec_id].fields)

@@ -1,0 +1,102 @@
+"""Which files a table's metadata leads to.
+
+A file is reached when any snapshot that the table still has, on whatever branch, needs it to be
+read, or when the metadata itself names it. What cannot be read counts as an error, never as
+not reached.
+"""
+
+from collections.abc import Collection, Iterable
+from itertools import chain
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from floe_dagster_iceberg.table.stored_files import Place, in_parallel
+
+# Catalogs that keep tables in folders alone write it; it names the current version.
+_VERSION_HINT = "version-hint.text"
+
+
+class ReachableFiles:
+    """All places that one table's metadata leads to.
+
+    Manifests and their lists never change once written, so each is read once, however often
+    newer metadata is taken in. A place that was reached once stays reached.
+    """
+
+    def __init__(self, io: FileIO) -> None:
+        self._io = io
+        self._places: set[Place] = set()
+        self._lists: set[str] = set()
+        self._manifests: set[str] = set()
+        self._unopened: list[ManifestFile] = []
+
+    def take_in(self, table: Table) -> None:
+        """Take in a table's metadata as the table was last seen; manifests are not opened."""
+        self.take_in_log(table)
+        self.take_in_metadata(table.metadata)
+
+    def take_in_log(self, table: Table) -> None:
+        """Take in the table's metadata files, the current one and the earlier ones that it remembers."""
+        self._add([table.metadata_location, f"{table.metadata.location.rstrip('/')}/metadata/{_VERSION_HINT}"])
+        self._add(entry.metadata_file for entry in table.metadata.metadata_log)
+
+    def take_in_metadata(self, metadata: TableMetadata) -> None:
+        """Take in the files that metadata names or leads to; manifests are not opened."""
+        self._add(file.statistics_path for file in chain(metadata.statistics, metadata.partition_statistics))
+        self.take_in_snapshots(metadata.snapshots)
+
+    def take_in_snapshots(self, snapshots: Iterable[Snapshot]) -> None:
+        """Take in what some snapshots lead to; manifests are not opened."""
+        new = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._lists]
+        for snapshot, manifests in zip(new, in_parallel(self._read_list, new), strict=True):
+            self._lists.add(snapshot.manifest_list)
+            self._add([snapshot.manifest_list])
+            for manifest in manifests:
+                if manifest.manifest_path not in self._manifests:
+                    self._manifests.add(manifest.manifest_path)
+                    self._add([manifest.manifest_path])
+                    self._unopened.append(manifest)
+
+    def open_manifests(self, among: Collection[Place] | None = None) -> None:
+        """Take in the data and delete files that are live in the manifests.
+
+        Args:
+            among: The only places that anybody will ask for; saves memory.
+        """
+        opened, self._unopened = self._unopened, []
+        for files in in_parallel(self._live_files, opened):
+            places = (Place.of(location) for location, _ in files)
+            self._places.update(places if among is None else (place for place in places if place in among))
+
+    def pop_unopened(self) -> list[ManifestFile]:
+        """Manifests that nobody has opened yet; they are the caller's from here on."""
+        unopened, self._unopened = self._unopened, []
+        return unopened
+
+    def __contains__(self, location: object) -> bool:
+        place = location if isinstance(location, Place) else Place.of(str(location))
+        return place in self._places
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """All that is known to be reached."""
+        return frozenset(self._places)
+
+    def _add(self, locations: Iterable[str]) -> None:
+        self._places.update(Place.of(location) for location in locations)
+
+    def _read_list(self, snapshot: Snapshot) -> list[ManifestFile]:
+        return snapshot.manifests(self._io)
+
+    def _live_files(self, manifest: ManifestFile) -> list[tuple[str, int]]:
+        return live_files(manifest, self._io)
+
+
+def live_files(manifest: ManifestFile, io: FileIO) -> list[tuple[str, int]]:
+    """Location and bytes of the data or delete files that a manifest holds and has not removed."""
+    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+    return [(entry.data_file.file_path, entry.data_file.file_size_in_bytes) for entry in entries]

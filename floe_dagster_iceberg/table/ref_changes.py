@@ -1,0 +1,160 @@
+"""Branches and tags: made, moved and removed. Each function plans one change into a transaction.
+
+A change names what it was planned with, so that it never lands on another table than it was
+planned for: the ref that it touches is where it was, the snapshot that it needs is still there.
+"""
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, ancestors_of, is_ancestor_of
+
+from floe_dagster_iceberg.errors import RollbackError, SnapshotNotFoundError, ValidationError
+from floe_dagster_iceberg.table._pyiceberg import (
+    AssertRefSnapshotId,
+    RemoveSnapshotRefUpdate,
+    TableTransaction,
+    history_assertions,
+    point_ref,
+)
+from floe_dagster_iceberg.table.branches import new_branch
+
+
+def create_ref(
+    transaction: TableTransaction, table: str, name: str, snapshot_id: int | None, ref: SnapshotRef
+) -> Snapshot:
+    """Stage a new branch or tag of the kind and retention of `ref`, at a snapshot or at the newest one of main.
+
+    Raises:
+        ValidationError: The name is taken or empty, or the table has no snapshot yet.
+        SnapshotNotFoundError: There is no such snapshot.
+    """
+    metadata = transaction.table_metadata
+    if not name.strip() or name == MAIN_BRANCH:
+        raise ValidationError(
+            f"'{name}' cannot name a new branch or tag of '{table}'. Give it a name of its own.", table=table
+        )
+    if (taken := metadata.refs.get(name)) is not None:
+        raise ValidationError(
+            f"Table '{table}' already has a {taken.snapshot_ref_type} '{name}'. Choose another name, or remove it.",
+            table=table,
+        )
+    snapshot = _snapshot(metadata, table, snapshot_id)
+    transaction.stage(
+        [point_ref(name, ref.model_copy(update={"snapshot_id": snapshot.snapshot_id}))],
+        [
+            AssertRefSnapshotId(ref=name, snapshot_id=None),
+            *history_assertions(transaction, snapshot_ids=[snapshot.snapshot_id]),
+        ],
+    )
+    return snapshot
+
+
+def remove_ref(transaction: TableTransaction, table: str, name: str) -> None:
+    """Stage the removal of a branch or tag; its snapshots stay until they expire.
+
+    Raises:
+        ValidationError: It is main.
+        SnapshotNotFoundError: There is no such branch or tag.
+    """
+    if name == MAIN_BRANCH:
+        raise ValidationError(
+            f"Branch '{MAIN_BRANCH}' is what '{table}' shows, and cannot be removed. Roll it back, or drop the table.",
+            table=table,
+        )
+    ref = _ref(transaction.table_metadata, table, name)
+    transaction.stage(
+        [RemoveSnapshotRefUpdate(ref_name=name)], [AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id)]
+    )
+
+
+def fast_forward(transaction: TableTransaction, table: str, branch: str, to: str) -> Snapshot:
+    """Stage the move of a branch to where another branch or tag stands.
+
+    Raises:
+        ValidationError: The branch holds commits that the other lacks, or is a tag.
+        SnapshotNotFoundError: One of the two is not there.
+    """
+    metadata = transaction.table_metadata
+    target = _ref(metadata, table, to)
+    # A table that was only ever written on a branch has no main; an empty history is part of any other.
+    empty_main = branch == MAIN_BRANCH and MAIN_BRANCH not in metadata.refs
+    ref = new_branch(target.snapshot_id) if empty_main else _ref(metadata, table, branch)
+    if ref.snapshot_ref_type is not SnapshotRefType.BRANCH:
+        raise ValidationError(
+            f"'{branch}' is a tag of '{table}', and tags do not move. Name a branch, or make a new tag.", table=table
+        )
+    if not is_ancestor_of(target.snapshot_id, ref.snapshot_id, metadata):
+        raise ValidationError(
+            f"Branch '{branch}' of '{table}' cannot be forwarded to '{to}': it holds commits that '{to}' lacks. "
+            f"Write them to '{to}' as well, or make '{to}' again from '{branch}'.",
+            table=table,
+        )
+    if empty_main or ref.snapshot_id != target.snapshot_id:
+        transaction.stage(
+            [point_ref(branch, ref.model_copy(update={"snapshot_id": target.snapshot_id}))],
+            [
+                AssertRefSnapshotId(ref=branch, snapshot_id=None if empty_main else ref.snapshot_id),
+                AssertRefSnapshotId(ref=to, snapshot_id=target.snapshot_id),
+            ],
+        )
+    return _snapshot(metadata, table, target.snapshot_id)
+
+
+def roll_back(transaction: TableTransaction, table: str, snapshot_id: int) -> Snapshot:
+    """Stage main's return to one of its earlier snapshots.
+
+    Raises:
+        SnapshotNotFoundError: There is no such snapshot.
+        RollbackError: The snapshot is not part of main's history.
+    """
+    metadata = transaction.table_metadata
+    target = _snapshot(metadata, table, snapshot_id)
+    main = metadata.refs.get(MAIN_BRANCH)
+    if main is None or not is_ancestor_of(main.snapshot_id, snapshot_id, metadata):
+        raise RollbackError(
+            table,
+            snapshot=snapshot_id,
+            reason="it is not part of main's history; read it with scan(snapshot_id=...), or make a branch of it",
+        )
+    if main.snapshot_id != snapshot_id:
+        transaction.stage(
+            [point_ref(MAIN_BRANCH, main.model_copy(update={"snapshot_id": snapshot_id}))],
+            [
+                AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=main.snapshot_id),
+                *history_assertions(transaction, snapshot_ids=[snapshot_id]),
+            ],
+        )
+    return target
+
+
+def roll_back_in_time(transaction: TableTransaction, table: str, timestamp_ms: int, *, moment: str) -> Snapshot:
+    """Stage main's return to what it was at a moment.
+
+    Raises:
+        RollbackError: Main's history, as far as it has not expired, begins later.
+    """
+    metadata = transaction.table_metadata
+    history = ancestors_of(metadata.current_snapshot(), metadata)
+    target = next((snapshot for snapshot in history if snapshot.timestamp_ms <= timestamp_ms), None)
+    if target is None:
+        raise RollbackError(
+            table, snapshot=moment, reason="no snapshot of main is that old; list_snapshots() shows those there are"
+        )
+    return roll_back(transaction, table, target.snapshot_id)
+
+
+def _snapshot(metadata: TableMetadata, table: str, snapshot_id: int | None) -> Snapshot:
+    snapshot = metadata.current_snapshot() if snapshot_id is None else metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None and snapshot_id is None:
+        raise ValidationError(
+            f"Table '{table}' has no snapshot yet, so nothing can point at one. Write to it first.", table=table
+        )
+    if snapshot is None:
+        raise SnapshotNotFoundError(table, snapshot_id)
+    return snapshot
+
+
+def _ref(metadata: TableMetadata, table: str, name: str) -> SnapshotRef:
+    if (ref := metadata.refs.get(name)) is None:
+        raise SnapshotNotFoundError(table, name)
+    return ref

@@ -1,0 +1,70 @@
+"""Rows matching a filter, taken out of a table: whole files dropped, straddling files rewritten."""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from floe_dagster_iceberg.table._pyiceberg_nulls import NullSafeScan
+from floe_dagster_iceberg.table.arrow_rows import ArrowRows
+from floe_dagster_iceberg.table.damaged_files import reading_files
+from floe_dagster_iceberg.table.data_files import DataFileWriter
+from floe_dagster_iceberg.table.file_changes import FileChanges
+from floe_dagster_iceberg.table.file_matcher import FileMatcher
+from floe_dagster_iceberg.table.row_mask import compares_uuids, mask_rows
+
+
+def remove_matching_rows(
+    metadata: TableMetadata, io: FileIO, snapshot: Snapshot | None, row_filter: BooleanExpression, out: DataFileWriter
+) -> FileChanges:
+    """Plan the removal of all rows matching a filter.
+
+    Files whose rows all match are dropped unread. Of files where only some match, the rows
+    that stay are written to `out`; the caller finishes it and adds the files.
+    """
+    changes = FileChanges.read(metadata, io, snapshot, may_hold=row_filter)
+    if isinstance(row_filter, AlwaysFalse) or snapshot is None:
+        return changes
+    straddling: list[DataFile] = []
+    matches = FileMatcher(metadata, row_filter)
+    for entry in changes.live_entries():
+        if matches.all_rows(entry.data_file):
+            changes.remove([entry.data_file])
+        elif not matches.no_row(entry.data_file):
+            straddling.append(entry.data_file)
+    if straddling:
+        for task in tasks_for(metadata, io, snapshot, straddling, row_filter):
+            rows = read_task(metadata, io, task)
+            kept = rows.filter(pc.invert(mask_rows(rows, metadata.schema(), row_filter)))
+            if kept.num_rows < rows.num_rows:
+                changes.remove([task.file])
+                out.write(ArrowRows(kept))
+    return changes
+
+
+def tasks_for(
+    metadata: TableMetadata,
+    io: FileIO,
+    snapshot: Snapshot,
+    files: Iterable[DataFile],
+    row_filter: BooleanExpression,
+) -> Iterator[FileScanTask]:
+    """Scan tasks of some files, with the delete files that apply to them."""
+    wanted = {file.file_path for file in files}
+    where = AlwaysTrue() if compares_uuids(metadata.schema(), row_filter) else row_filter
+    scan = NullSafeScan(table_metadata=metadata, io=io, row_filter=where, snapshot_id=snapshot.snapshot_id)
+    return (task for task in scan.plan_files() if task.file.file_path in wanted)
+
+
+def read_task(metadata: TableMetadata, io: FileIO, task: FileScanTask) -> pa.Table:
+    """All live rows of one file, in the table's current schema."""
+    scan = ArrowScan(table_metadata=metadata, io=io, projected_schema=metadata.schema(), row_filter=AlwaysTrue())
+    with reading_files(metadata.location):
+        return scan.to_table([task])

@@ -1,0 +1,76 @@
+"""Schemas and partition specs as users give them, into PyIceberg's."""
+
+from typing import TypeAlias
+
+import pyarrow as pa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.partitioning import PartitionSpec as IcebergSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models import PartitionSpec, TableSchema
+from floe_dagster_iceberg.table._pyiceberg import arrow_schema_without_ids
+from floe_dagster_iceberg.table.arrow_rows import to_arrow_rows
+
+SchemaLike: TypeAlias = TableSchema | pa.Schema | Schema
+SpecLike: TypeAlias = PartitionSpec | IcebergSpec | None
+
+
+def to_iceberg_schema(table: object, schema: SchemaLike) -> Schema:
+    """A PyIceberg schema with field ids.
+
+    Raises:
+        ValidationError: The schema is empty, of another type, or has a column that Iceberg cannot hold.
+    """
+    match schema:
+        case TableSchema():
+            return schema.to_pyiceberg_schema()
+        case Schema():
+            converted = schema
+        case pa.Schema():
+            converted = _from_arrow(table, schema)
+        case _:
+            raise ValidationError(
+                f"The schema of '{table}' is given as TableSchema, pyarrow.Schema or pyiceberg Schema, "
+                f"not as {type(schema).__name__}.",
+                table=table,
+            )
+    if not converted.fields:
+        raise ValidationError(f"The schema of '{table}' has no columns. Name at least one.", table=table)
+    return converted
+
+
+def to_iceberg_spec(table: object, schema: Schema, spec: SpecLike) -> IcebergSpec:
+    """A PyIceberg partition spec that fits the schema.
+
+    Raises:
+        ValidationError: A field's source column is not in the schema, or its transform does not take that type.
+    """
+    if spec is None:
+        return UNPARTITIONED_PARTITION_SPEC
+    converted = spec.to_pyiceberg_spec() if isinstance(spec, PartitionSpec) else spec
+    known = {field_id: schema.find_type(field_id) for field_id in schema.field_ids}
+    for field in converted.fields:
+        source = known.get(field.source_id)
+        if source is None:
+            raise ValidationError(
+                f"Partition field '{field.name}' of '{table}' comes from column id {field.source_id}, which the "
+                f"schema does not have. Its ids: {', '.join(map(str, sorted(known)))}.",
+                table=table,
+            )
+        if not field.transform.can_transform(source):
+            raise ValidationError(
+                f"Partition field '{field.name}' of '{table}' applies {field.transform} to a {source} column. "
+                "Choose a transform that takes this type.",
+                table=table,
+            )
+    return converted
+
+
+def _from_arrow(table: object, schema: pa.Schema) -> Schema:
+    rows = to_arrow_rows(schema.empty_table())
+    if rows.untyped_columns:
+        raise ValidationError(
+            f"Columns of '{table}' have no type, only NULL: {', '.join(rows.untyped_columns)}. Cast them.", table=table
+        )
+    return assign_fresh_schema_ids(arrow_schema_without_ids(rows.schema, format_version=2))

@@ -1,0 +1,78 @@
+"""Data files on their way into a table: gone if the commit fails, listed if nobody knows."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+
+from floe_dagster_iceberg.errors import CommitOutcomeUnknownError, FloeStorageError, IcebergError, WriteError
+from floe_dagster_iceberg.table.data_files import DataFileWriter
+
+
+class UncommittedFiles:
+    """All files that one operation writes.
+
+    Leaving the block by an error deletes them, unless the outcome of the commit is unknown:
+    then they may belong to the table, and the error names them. Whoever interrupts a commit on
+    its way, as Dagster does when a run is terminated, leaves the outcome unknown, too, and so
+    does an error of which nobody knows whether it came before or after the commit.
+    """
+
+    def __init__(self, table: str, io: FileIO) -> None:
+        self._table, self._io = table, io
+        self._kept: list[DataFileWriter] = []
+        self._of_attempt: list[DataFileWriter] = []
+        self._sent = False
+
+    def open_writer(
+        self, metadata: TableMetadata, *, target_file_size_bytes: int | None = None, sort_by: Sequence[str] = ()
+    ) -> DataFileWriter:
+        """A writer whose files serve every attempt of the commit."""
+        writer = DataFileWriter(metadata, self._io, target_file_size_bytes=target_file_size_bytes, sort_by=sort_by)
+        self._kept.append(writer)
+        return writer
+
+    def open_attempt_writer(self, metadata: TableMetadata, *, sort_by: Sequence[str] = ()) -> DataFileWriter:
+        """A writer for files that depend on what the table holds; `next_attempt` deletes them."""
+        writer = DataFileWriter(metadata, self._io, sort_by=sort_by)
+        self._of_attempt.append(writer)
+        return writer
+
+    def next_attempt(self) -> None:
+        """Delete what was written for the attempt before."""
+        self._sent = False
+        while self._of_attempt:
+            self._of_attempt.pop().discard()
+
+    def send(self) -> None:
+        """Called when all is staged: from here on the files may belong to the table."""
+        self._sent = True
+
+    def keep_attempt(self) -> None:
+        """Called when the answer to a commit was lost: it may still land, and need the files of its attempt."""
+        self._kept += self._of_attempt
+        self._of_attempt.clear()
+
+    def discard(self) -> None:
+        """Delete everything."""
+        self.next_attempt()
+        while self._kept:
+            self._kept.pop().discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if isinstance(error, CommitOutcomeUnknownError):
+            started = [path for writer in (*self._kept, *self._of_attempt) for path in writer.started]
+            raise CommitOutcomeUnknownError(
+                self._table, snapshot_id=error.snapshot_id, reason=error.reason, files=started
+            ) from error
+        may_have_landed = self._sent and not isinstance(error, FloeStorageError)
+        if error is not None and not may_have_landed:
+            self.discard()
+        if type(error) is IcebergError:
+            # Storage failed in a way that has no class of its own; what matters is that nothing was written.
+            raise WriteError(str(error), table=self._table) from error.__cause__

@@ -1,0 +1,177 @@
+"""The annotation of an input decides what is loaded; its metadata decides which rows and columns."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Optional
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from dagster import AssetIn, AssetsDefinition, AssetSpec, In, asset, job, op
+from pyiceberg.table import Table
+from services.io_results import failure_of
+from services.warehouse import Warehouse
+
+from floe_dagster_iceberg.asset_settings import iceberg_settings
+
+pytestmark = pytest.mark.requirement("S2-US8.2", "S2-FR-039", "S4-load_input", "D3")
+
+NUMBERS = {"id": [1, 2, 3], "name": ["a", "b", None], "amount": [1.5, 2.5, 3.5]}
+
+
+@pytest.fixture
+def numbers(warehouse: Warehouse) -> AssetsDefinition:
+    @asset
+    def numbers() -> Any:
+        return warehouse.frame(NUMBERS)
+
+    warehouse.run(numbers)
+    return numbers
+
+
+def load(warehouse: Warehouse, numbers: AssetsDefinition, annotation: Any, **settings: Any) -> Any:
+    """What an asset gets that depends on `numbers` with such an annotation and such settings."""
+    loaded: list[Any] = []
+
+    def report(numbers: Any) -> None:
+        loaded.append(numbers)
+
+    report.__annotations__["numbers"] = annotation
+    if annotation is None:
+        del report.__annotations__["numbers"]
+    settled = asset(ins={"numbers": AssetIn(metadata=iceberg_settings(**settings))})(report)
+    warehouse.run([numbers, settled], selection=[settled])
+    return loaded[0]
+
+
+TO_ARROW: dict[Any, tuple[type, Callable[[Any], pa.Table]]] = {
+    pa.Table: (pa.Table, lambda rows: rows),
+    None: (pa.Table, lambda rows: rows),
+    Any: (pa.Table, lambda rows: rows),
+    Optional[pa.Table]: (pa.Table, lambda rows: rows),  # noqa: UP045 - the old spelling must work, too
+    pa.Table | None: (pa.Table, lambda rows: rows),
+    pa.RecordBatchReader: (pa.RecordBatchReader, lambda rows: rows.read_all()),
+    pd.DataFrame: (pd.DataFrame, lambda rows: pa.Table.from_pandas(rows, preserve_index=False)),
+    pl.DataFrame: (pl.DataFrame, lambda rows: rows.to_arrow()),
+    pl.LazyFrame: (pl.LazyFrame, lambda rows: rows.collect().to_arrow()),
+    Optional[pl.LazyFrame]: (pl.LazyFrame, lambda rows: rows.collect().to_arrow()),  # noqa: UP045
+    Table: (Table, lambda table: table.scan().to_arrow()),
+}
+
+
+@pytest.mark.parametrize("annotation", TO_ARROW, ids=str)
+def test_an_input_is_what_it_is_annotated_with(
+    warehouse: Warehouse, numbers: AssetsDefinition, annotation: Any
+) -> None:
+    kind, to_arrow = TO_ARROW[annotation]
+
+    loaded = load(warehouse, numbers, annotation)
+
+    assert isinstance(loaded, kind)
+    assert to_arrow(loaded).to_pydict() == NUMBERS
+
+
+def test_any_other_annotation_is_refused_by_naming_those_that_fit(
+    warehouse: Warehouse, numbers: AssetsDefinition
+) -> None:
+    @asset
+    def report(numbers: dict) -> None:
+        del numbers
+
+    result = warehouse.run([numbers, report], selection=[report], raise_on_error=False)
+
+    failure = failure_of(result, "report")
+    assert "The annotation <class 'dict'> of input 'numbers' cannot be loaded from Iceberg" in failure
+    assert "pyiceberg.table.Table" in failure
+
+
+@pytest.mark.requirement("S3-8")
+@pytest.mark.parametrize("annotation", [pa.Table, pa.RecordBatchReader, pd.DataFrame, pl.LazyFrame], ids=str)
+def test_only_the_named_columns_and_matching_rows_are_loaded(
+    warehouse: Warehouse, numbers: AssetsDefinition, annotation: Any
+) -> None:
+    _, to_arrow = TO_ARROW[annotation]
+
+    loaded = load(warehouse, numbers, annotation, columns=["id", "amount"], row_filter="amount > 2 and name is null")
+
+    assert to_arrow(loaded).to_pydict() == {"id": [3], "amount": [3.5]}
+
+
+def test_columns_of_an_input_may_be_switched_off_for_all(warehouse: Warehouse, numbers: AssetsDefinition) -> None:
+    everything = warehouse.with_settings(column_projection_enabled=False)
+
+    assert load(everything, numbers, pa.Table, columns=["id"]).column_names == ["id", "name", "amount"]
+
+
+def test_a_column_that_is_not_there_is_named(warehouse: Warehouse, numbers: AssetsDefinition) -> None:
+    @asset(ins={"numbers": AssetIn(metadata={"columns": ["id", "nmae"]})})
+    def report(numbers: pa.Table) -> None:
+        del numbers
+
+    result = warehouse.run([numbers, report], selection=[report], raise_on_error=False)
+
+    assert "Table 'public.numbers' has no column 'nmae'" in failure_of(result, "report")
+
+
+@pytest.mark.requirement("S2-FR-023")
+def test_an_input_may_read_an_earlier_version(warehouse: Warehouse, numbers: AssetsDefinition) -> None:
+    first = warehouse.table("numbers").metadata.snapshots[0]
+    warehouse.manager.create_tag("public.numbers", "monday")
+    warehouse.manager.create_branch("public.numbers", "audit")
+    warehouse.run(numbers)
+
+    versions: list[dict[str, Any]] = [
+        {"snapshot_id": first.snapshot_id},
+        {"as_of": datetime.fromtimestamp(first.timestamp_ms / 1000, UTC) + timedelta(milliseconds=1)},
+        {"tag": "monday"},
+        {"branch": "audit"},
+    ]
+
+    assert [load(warehouse, numbers, pa.Table, **version).num_rows for version in versions] == [3, 3, 3, 3]
+    assert load(warehouse, numbers, pa.Table, branch="main").num_rows == 6
+
+
+def test_a_version_that_is_not_there_is_named(warehouse: Warehouse, numbers: AssetsDefinition) -> None:
+    @asset(ins={"numbers": AssetIn(metadata={"iceberg/tag": "tuesday"})})
+    def report(numbers: pa.Table) -> None:
+        del numbers
+
+    result = warehouse.run([numbers, report], selection=[report], raise_on_error=False)
+
+    assert "Table 'public.numbers' has no snapshot 'tuesday'" in failure_of(result, "report")
+
+
+def test_ops_have_annotations_and_settings_too(warehouse: Warehouse) -> None:
+    loaded: list[Any] = []
+
+    @op
+    def extract() -> Any:
+        return warehouse.frame(NUMBERS)
+
+    @op(ins={"rows": In(metadata={"columns": "id", "iceberg/row_filter": "id > 1"})})
+    def report(rows: pd.DataFrame) -> None:
+        loaded.append(rows.to_dict("list"))
+
+    @job(resource_defs=dict(warehouse.resources))
+    def pipeline() -> None:
+        report(extract())
+
+    pipeline.execute_in_process()
+
+    assert loaded == [{"id": [2, 3]}]
+
+
+def test_a_table_that_others_fill_is_loaded_by_its_key(warehouse: Warehouse) -> None:
+    loaded: list[int] = []
+    warehouse.manager.create_namespace("crm")
+    warehouse.manager.create_table("crm.people", pa.schema([("id", pa.int64())]))
+    warehouse.manager.append("crm.people", pa.table({"id": [1, 2]}))
+
+    @asset(ins={"people": AssetIn(key=["crm", "people"])})
+    def report(people: pa.Table) -> None:
+        loaded.append(people.num_rows)
+
+    warehouse.run([AssetSpec(["crm", "people"]), report], selection=[report])
+
+    assert loaded == [2]

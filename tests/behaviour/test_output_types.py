@@ -1,0 +1,242 @@
+"""What an asset or op may return, in every way that Dagster lets it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from dagster import (
+    AssetExecutionContext,
+    AssetOut,
+    AssetsDefinition,
+    AssetSpec,
+    DynamicOut,
+    DynamicOutput,
+    MaterializeResult,
+    Nothing,
+    OpExecutionContext,
+    Out,
+    Output,
+    StaticPartitionsDefinition,
+    asset,
+    graph_asset,
+    job,
+    multi_asset,
+    op,
+)
+from services.io_results import failure_of, shown
+from services.warehouse import Warehouse
+
+pytestmark = pytest.mark.requirement("S2-US8.1", "S2-FR-037", "S3-3", "S4-handle_output", "D3")
+
+NUMBERS = {"id": [1, 2, 3], "name": ["a", "b", None]}
+ROWS = [(1, "a"), (2, "b"), (3, None)]
+ARROW = pa.table(NUMBERS)
+FRAMES = {
+    "pyarrow.Table": lambda: ARROW,
+    "pyarrow.RecordBatch": lambda: ARROW.to_batches()[0],
+    "pyarrow.RecordBatchReader": ARROW.to_reader,
+    "pandas.DataFrame": lambda: pd.DataFrame(NUMBERS),
+    "polars.DataFrame": lambda: pl.DataFrame(NUMBERS),
+    "polars.LazyFrame": lambda: pl.LazyFrame(NUMBERS),
+}
+
+
+@pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES.keys())
+def test_frames_of_every_library_are_stored(warehouse: Warehouse, make: Any) -> None:
+    @asset
+    def numbers() -> Any:
+        return make()
+
+    warehouse.run(numbers)
+
+    assert warehouse.rows("numbers") == ROWS
+
+
+@pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES.keys())
+def test_frames_of_every_library_go_into_partitions(warehouse: Warehouse, make: Any) -> None:
+    @asset(
+        partitions_def=StaticPartitionsDefinition(["1", "2"]),
+        metadata={"partition_expr": "id", "iceberg/rows_outside_partition": "drop"},
+    )
+    def numbers() -> Any:
+        return make()
+
+    for key in ("1", "2", "1"):
+        warehouse.run(numbers, key)
+
+    assert warehouse.rows("numbers") == ROWS[:2]
+
+
+def test_nothing_is_stored_for_none(warehouse: Warehouse) -> None:
+    @asset
+    def unannotated() -> Any:
+        return None
+
+    @asset
+    def annotated() -> None:
+        return None
+
+    @asset(dagster_type=Nothing)
+    def nothing() -> Any:
+        return None
+
+    assert warehouse.run([unannotated, annotated, nothing]).success
+    assert not any(map(warehouse.exists, ("unannotated", "annotated", "nothing")))
+
+
+def test_a_materialize_result_brings_its_value_and_metadata(warehouse: Warehouse) -> None:
+    @asset
+    def numbers() -> MaterializeResult[Any]:
+        return MaterializeResult(value=warehouse.frame(NUMBERS), metadata={"source": "test"})
+
+    metadata = shown(warehouse.run(numbers), "numbers")
+
+    assert warehouse.rows("numbers") == ROWS
+    assert metadata["source"] == "test"
+    assert metadata["dagster/row_count"] == 3
+
+
+def test_settings_on_the_output_win_over_those_on_the_asset(warehouse: Warehouse) -> None:
+    modes = iter(["append", "append", "overwrite"])
+
+    @asset(metadata={"iceberg/write_mode": "append"})
+    def numbers() -> Output[Any]:
+        return Output(warehouse.frame({"id": [1]}), metadata={"iceberg/write_mode": next(modes), "note": "mine"})
+
+    for _ in range(3):
+        result = warehouse.run(numbers)
+
+    assert warehouse.rows("numbers") == [(1,)]
+    assert shown(result, "numbers")["iceberg/write_mode"] == "overwrite"
+    assert shown(result, "numbers")["note"] == "mine"
+
+
+def two_tables(warehouse: Warehouse) -> AssetsDefinition:
+    @multi_asset(
+        specs=[
+            AssetSpec(["sales", "orders"], skippable=True).with_io_manager_key("io_manager"),
+            AssetSpec("customers", skippable=True, metadata={"iceberg/write_mode": "overwrite"}).with_io_manager_key(
+                "io_manager"
+            ),
+        ],
+        can_subset=True,
+    )
+    def both(context: AssetExecutionContext) -> Iterator[Any]:
+        for key in sorted(context.selected_asset_keys):
+            yield MaterializeResult(asset_key=key, value=warehouse.frame({"id": [1]}))
+
+    return both
+
+
+def test_each_asset_of_a_multi_asset_has_its_table_and_its_settings(warehouse: Warehouse) -> None:
+    both = two_tables(warehouse)
+
+    for _ in range(2):
+        warehouse.run(both)
+
+    assert warehouse.rows("sales.orders") == [(1,), (1,)]
+    assert warehouse.rows("customers") == [(1,)]
+
+
+def test_a_subset_of_a_multi_asset_leaves_the_other_table(warehouse: Warehouse) -> None:
+    warehouse.run(two_tables(warehouse), selection="customers")
+
+    assert warehouse.exists("customers")
+    assert not warehouse.exists("sales.orders")
+
+
+def test_outs_of_a_multi_asset_are_stored(warehouse: Warehouse) -> None:
+    @multi_asset(outs={"left": AssetOut(), "right": AssetOut(is_required=False)})
+    def both() -> Iterator[Any]:
+        yield Output(warehouse.frame({"id": [1]}), "left")
+
+    warehouse.run(both)
+
+    assert warehouse.exists("left")
+    assert not warehouse.exists("right")
+
+
+def test_ops_are_stored_in_tables_named_after_them(warehouse: Warehouse) -> None:
+    loaded: list[int] = []
+
+    @op
+    def extract() -> Any:
+        return warehouse.frame({"id": [1, 2]})
+
+    @op(out={"odd": Out(), "even": Out()})
+    def split(extract: pa.Table) -> tuple[Any, Any]:
+        ids = extract["id"].to_pylist()
+        return warehouse.frame({"id": ids[:1]}), warehouse.frame({"id": ids[1:]})
+
+    @op
+    def count(odd: pa.Table, even: pa.Table) -> None:
+        loaded.extend([odd.num_rows, even.num_rows])
+
+    @job(resource_defs=dict(warehouse.resources))
+    def pipeline() -> None:
+        count(*split(extract()))
+
+    assert pipeline.execute_in_process().success
+    assert loaded == [1, 1]
+    assert warehouse.rows("split_even") == [(2,)]
+
+
+def test_mapped_ops_are_stored_and_loaded_one_by_one(warehouse: Warehouse) -> None:
+    loaded: list[Any] = []
+
+    @op(out=DynamicOut())
+    def numbers() -> Iterator[Any]:
+        for number in (1, 2):
+            yield DynamicOutput(warehouse.frame({"id": [number]}), mapping_key=f"n{number}")
+
+    @op
+    def double(numbers: pa.Table) -> Any:
+        return warehouse.frame({"id": [2 * number for number in numbers["id"].to_pylist()]})
+
+    @op
+    def collect(doubled: list[pa.Table]) -> None:
+        loaded.extend(table["id"].to_pylist() for table in doubled)
+
+    @job(resource_defs=dict(warehouse.resources))
+    def pipeline() -> None:
+        collect(numbers().map(double).collect())
+
+    assert pipeline.execute_in_process().success
+    assert sorted(loaded) == [[2], [4]]
+    assert warehouse.rows("double_n2") == [(4,)]
+
+
+def test_a_graph_of_ops_makes_an_asset(warehouse: Warehouse) -> None:
+    @op
+    def extract() -> Any:
+        return warehouse.frame({"id": [1]})
+
+    @op
+    def transform(context: OpExecutionContext, rows: pa.Table) -> Any:
+        context.log.info("transforming")
+        return warehouse.frame({"id": [rows.num_rows + 1]})
+
+    @graph_asset
+    def report() -> Any:
+        return transform(extract())
+
+    warehouse.run(report)
+
+    assert warehouse.rows("report") == [(2,)]
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"id": [1]}, "text", 7], ids=lambda value: type(value).__name__)
+def test_any_other_type_is_refused_by_naming_those_that_fit(warehouse: Warehouse, value: Any) -> None:
+    @asset
+    def numbers() -> Any:
+        return value
+
+    result = warehouse.run(numbers, raise_on_error=False)
+
+    failure = failure_of(result, "numbers")
+    assert f"The value of asset 'numbers' is a builtins.{type(value).__name__}" in failure
+    assert "pyarrow.Table" in failure
+    assert "polars.LazyFrame" in failure

@@ -1,0 +1,157 @@
+"""What the Dagster UI shows of a materialization is what the table says."""
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from dagster import AssetExecutionContext, AssetsDefinition, DailyPartitionsDefinition, asset
+from services.io_results import failure_of, shown
+from services.warehouse import Warehouse
+
+from floe_dagster_iceberg.asset_settings import iceberg_settings
+
+pytestmark = pytest.mark.requirement("S3-3", "S4-handle_output", "S2-FR-025")
+
+ALWAYS = {
+    "dagster/row_count",
+    "dagster/column_schema",
+    "dagster/table_name",
+    "dagster/storage_kind",
+    "dagster/uri",
+    "iceberg/snapshot_id",
+    "iceberg/operation",
+    "iceberg/added_files",
+    "iceberg/deleted_files",
+    "iceberg/added_bytes",
+    "iceberg/write_mode",
+    "iceberg/schema_evolved",
+    "iceberg/schema_changes",
+    "iceberg/rows_dropped",
+    "iceberg/commit_attempts",
+    "iceberg/duration",
+}
+SCHEMA = pa.schema(
+    [
+        pa.field("day", pa.date32(), nullable=False, metadata={"doc": "Day of the order."}),
+        pa.field("amount", pa.int64()),
+    ]
+)
+
+
+def daily_orders(warehouse: Warehouse, amounts: list[int], **settings: Any) -> AssetsDefinition:
+    @asset(
+        partitions_def=DailyPartitionsDefinition("2024-01-01"),
+        metadata=iceberg_settings(partition_expr="day", **settings),
+    )
+    def orders(context: AssetExecutionContext) -> Any:
+        days = [date.fromisoformat(key) for key in context.partition_keys for _ in amounts]
+        return warehouse.frame({"day": days, "amount": amounts * len(context.partition_keys)}, SCHEMA)
+
+    return orders
+
+
+def test_a_replaced_partition(warehouse: Warehouse) -> None:
+    for key, amounts in (("2024-01-01", [1]), ("2024-01-02", [1])):
+        warehouse.run(daily_orders(warehouse, amounts), key)
+
+    metadata = shown(warehouse.run(daily_orders(warehouse, [7, 8, 9]), "2024-01-02"), "orders")
+
+    table = warehouse.table("orders")
+    files = table.inspect.files().filter(pa.compute.field("record_count") == 3).to_pylist()
+    assert metadata.keys() == ALWAYS | {"dagster/partition_row_count"}
+    assert metadata["dagster/row_count"] == table.scan().count() == 4
+    assert metadata["dagster/partition_row_count"] == 3
+    assert metadata["dagster/table_name"] == "public.orders"
+    assert metadata["dagster/storage_kind"] == "iceberg"
+    assert metadata["dagster/uri"] == table.location()
+    assert metadata["iceberg/snapshot_id"] == str(table.metadata.current_snapshot_id)
+    assert metadata["iceberg/operation"] == metadata["iceberg/write_mode"] == "overwrite"
+    assert metadata["iceberg/added_files"] == len(files) == metadata["iceberg/deleted_files"] == 1
+    assert metadata["iceberg/added_bytes"] == files[0]["file_size_in_bytes"]
+    assert metadata["iceberg/schema_evolved"] is False
+    assert metadata["iceberg/rows_dropped"] == 0
+    assert metadata["iceberg/commit_attempts"] == 1
+    assert 0 < metadata["iceberg/duration"] < 60
+
+
+def test_columns_have_types_nullability_docs_and_partitioning(warehouse: Warehouse) -> None:
+    schema = shown(warehouse.run(daily_orders(warehouse, [1]), "2024-01-01"), "orders")["dagster/column_schema"]
+
+    day, amount = schema.columns
+    assert (day.name, day.type, day.description) == ("day", "date", "Day of the order.")
+    assert not day.constraints.nullable
+    assert day.constraints.other == ["partitioned by day"]
+    assert (amount.name, amount.type, amount.constraints.nullable) == ("amount", "long", True)
+
+
+def test_a_changed_schema_is_spelled_out(warehouse: Warehouse) -> None:
+    frames = iter([pa.table({"id": pa.array([1], pa.int32())}), pa.table({"id": [2**40], "name": ["a"]})])
+
+    @asset
+    def items() -> Any:
+        return warehouse.frame(next(frames))
+
+    assert shown(warehouse.run(items), "items")["iceberg/schema_changes"] == []
+    assert set(shown(warehouse.run(items), "items")["iceberg/schema_changes"]) == {
+        "add name string",
+        "widen id int to long",
+    }
+
+
+def test_without_partitions_there_is_no_count_of_one(warehouse: Warehouse) -> None:
+    @asset
+    def items() -> Any:
+        return warehouse.frame({"id": [1]})
+
+    assert shown(warehouse.run(items), "items").keys() == ALWAYS
+
+
+def test_a_range_shows_no_count_that_would_be_wrong_for_its_partitions(warehouse: Warehouse) -> None:
+    result = warehouse.run(daily_orders(warehouse, [1, 2]), key_range=("2024-01-01", "2024-01-03"))
+
+    materializations = result.asset_materializations_for_node("orders")
+    assert [materialization.partition for materialization in materializations] == [
+        "2024-01-01",
+        "2024-01-02",
+        "2024-01-03",
+    ]
+    assert all("dagster/partition_row_count" not in each.metadata for each in materializations)
+    assert {each.metadata["dagster/row_count"].value for each in materializations} == {6}
+
+
+@pytest.mark.requirement("S2-FR-025")
+def test_the_snapshot_says_who_made_it(warehouse: Warehouse) -> None:
+    settings: Any = {"snapshot_properties": {"ticket": 42}}
+    before = datetime.now(UTC)
+
+    result = warehouse.run(daily_orders(warehouse, [1], **settings), "2024-01-01")
+
+    snapshot = warehouse.manager.list_snapshots("public.orders")[0]
+    assert snapshot.summary["dagster.run-id"] == result.run_id
+    assert snapshot.summary["dagster.asset-key"] == "orders"
+    assert snapshot.summary["dagster.partition-key"] == "2024-01-01"
+    assert snapshot.summary["dagster.step-key"] == "orders"
+    assert snapshot.summary["ticket"] == "42"
+    assert len(snapshot.summary["floe.idempotency-key"]) == 64
+    assert before.timestamp() - 1 < snapshot.timestamp.timestamp() < datetime.now(UTC).timestamp() + 1
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"iceberg/wirte_mode": "append"}, "Did you mean 'iceberg/write_mode'? Known are iceberg/branch"),
+        ({"iceberg/write_mode": "replace"}, "Input should be 'append', 'overwrite' or 'upsert'"),
+        ({"iceberg/row_filter": "id > 1"}, "is a setting of inputs, not of outputs"),
+    ],
+    ids=["unknown", "not valid", "of inputs"],
+)
+def test_a_setting_that_makes_no_sense_stops_the_run(warehouse: Warehouse, metadata: Any, message: str) -> None:
+    @asset(metadata=metadata)
+    def items() -> Any:
+        return warehouse.frame({"id": [1]})
+
+    result = warehouse.run(items, raise_on_error=False)
+
+    assert message in failure_of(result, "items")
+    assert not warehouse.exists("items")

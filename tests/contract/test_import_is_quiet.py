@@ -1,0 +1,98 @@
+"""Loading a code location connects to nothing, writes nothing, starts nothing, and is quick."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# What the public API of this package may bring along, before anything is used.
+EXPENSIVE = ("pyspark", "pandas", "polars", "sqlalchemy", "requests", "pyarrow", "pyiceberg.table")
+ALLOWED_SECONDS = 0.5
+
+QUIET = """
+import json, socket, subprocess, sys, time
+import dagster
+
+modules, expensive = json.loads(sys.argv[1])
+happened = []
+
+def watch(event, args):
+    if event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+"):
+        happened.append(f"write {args[0]}")
+    elif event in ("os.mkdir", "socket.connect", "socket.getaddrinfo", "subprocess.Popen"):
+        happened.append(f"{event} {args[0]}")
+
+sys.addaudithook(watch)
+started = time.process_time()
+for module in modules:
+    __import__(module)
+seconds = time.process_time() - started
+loaded = [name for name in expensive if name in sys.modules]
+print(json.dumps({"seconds": seconds, "loaded": loaded, "happened": happened}))
+"""
+
+
+def load(folder: Path, *modules: str) -> dict[str, Any]:
+    """Import modules in a fresh interpreter, after Dagster itself, and report what that did."""
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", QUIET, json.dumps([modules, EXPENSIVE])],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "HOME": str(folder)},
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.requirement("D9", "S2-E1")
+@pytest.mark.parametrize(
+    "module",
+    [
+        "floe_dagster_iceberg",
+        "floe_dagster_iceberg.resources",
+        "floe_dagster_iceberg.artifacts",
+        "floe_dagster_iceberg.plugins.registry",
+        "definitions",
+    ],
+)
+def test_importing_opens_no_connection_and_writes_no_file(module: str, tmp_path: Path) -> None:
+    assert load(tmp_path, module)["happened"] == []
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.requirement("D9")
+@pytest.mark.parametrize("module", ["floe_dagster_iceberg", "floe_dagster_iceberg.resources"])
+def test_importing_brings_no_engine_along(module: str, tmp_path: Path) -> None:
+    assert load(tmp_path, module)["loaded"] == []
+
+
+@pytest.mark.requirement("D9")
+def test_loading_the_code_location_starts_no_spark(tmp_path: Path) -> None:
+    assert "pyspark" not in load(tmp_path, "definitions")["loaded"]
+
+
+@pytest.mark.requirement("D9")
+def test_importing_takes_half_a_second_more_than_dagster_at_most(tmp_path: Path) -> None:
+    # Processor time, and the best of three: how busy the machine is must not matter.
+    seconds = min(load(tmp_path, "floe_dagster_iceberg", "floe_dagster_iceberg.resources")["seconds"] for _ in range(3))
+    assert seconds < ALLOWED_SECONDS
+
+
+@pytest.mark.requirement("D9", "S2-E1")
+def test_a_location_with_a_broken_catalog_still_loads(tmp_path: Path) -> None:
+    (tmp_path / "broken_location.py").write_text(
+        "from dagster import Definitions\n"
+        "from floe_dagster_iceberg.resources import IcebergResource\n"
+        "iceberg = IcebergResource(catalog_type='polaris', catalog_uri='http://127.0.0.1:1', warehouse='w',\n"
+        "                          client_id='a', client_secret='${NOT_SET_ANYWHERE}')\n"
+        "defs = Definitions(resources={'iceberg': iceberg})\n"
+        "defs.get_repository_def()\n"
+    )
+    assert load(tmp_path, "broken_location")["happened"] == []

@@ -1,0 +1,66 @@
+"""Import rules that neither ruff nor import-linter can say."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "floe_dagster_iceberg"
+DOORS_TO_PYICEBERG = set((PACKAGE / "table").glob("_pyiceberg*.py"))
+SOURCES = [*sorted(PACKAGE.rglob("*.py")), ROOT / "definitions.py", *sorted((ROOT / "examples").rglob("*.py"))]
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Dotted names of everything that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def private_names(path: Path, library: str) -> list[str]:
+    names = (name.split(".") for name in imported_names(path))
+    return [".".join(parts) for parts in names if parts[0] == library and any(part.startswith("_") for part in parts)]
+
+
+def test_no_source_file_imports_private_parts_of_dagster() -> None:
+    assert [(path, private) for path in SOURCES if (private := private_names(path, "dagster"))] == []
+
+
+def test_only_the_door_imports_private_parts_of_pyiceberg() -> None:
+    assert {path for path in SOURCES if private_names(path, "pyiceberg")} <= DOORS_TO_PYICEBERG
+
+
+def test_no_source_file_postpones_its_annotations() -> None:
+    assert [path for path in SOURCES if "__future__.annotations" in imported_names(path)] == []
+
+
+def modules_after_importing(name: str) -> set[str]:
+    code = f"import sys, {name}; print(*{{module.partition('.')[0] for module in sys.modules}})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+@pytest.mark.requirement("S2-FR-008")
+def test_table_operations_load_pyiceberg_and_neither_spark_nor_dagster() -> None:
+    loaded = modules_after_importing("floe_dagster_iceberg.table.manager")
+
+    assert "pyiceberg" in loaded
+    assert loaded.isdisjoint({"pyspark", "dagster"})
+
+
+def test_models_and_errors_load_no_engine() -> None:
+    loaded = modules_after_importing("floe_dagster_iceberg.models") | modules_after_importing(
+        "floe_dagster_iceberg.errors"
+    )
+
+    assert loaded.isdisjoint({"pyspark", "dagster", "pyarrow"})
+
+
+def test_the_package_itself_loads_without_spark() -> None:
+    assert "pyspark" not in modules_after_importing("floe_dagster_iceberg")

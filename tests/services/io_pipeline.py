@@ -1,0 +1,127 @@
+"""A small pipeline that breaks on demand: in its catalog, in its code, or by dying.
+
+Tests run it in their own process or start this file as another one. All it knows is the
+folder that `$FLOE_TEST_LAKE` names; what is to go wrong is written there, too. Dagster's own
+storage is another folder, which several lakes share.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+from dagster import (
+    AssetExecutionContext,
+    AssetSpec,
+    DagsterInstance,
+    Definitions,
+    JobDefinition,
+    MaterializeResult,
+    RetryRequested,
+    asset,
+    define_asset_job,
+    in_process_executor,
+    multi_asset,
+)
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
+
+from floe_dagster_iceberg.io_managers.build import create_io_manager
+from floe_dagster_iceberg.models import IcebergIOManagerConfig
+
+LAKE, HOME = "FLOE_TEST_LAKE", "FLOE_TEST_DAGSTER_HOME"
+Fault = Literal["none", "die before", "die after", "lost before", "lost after", "gone before", "gone after"]
+
+
+def lake() -> Path:
+    return Path(os.environ[LAKE])
+
+
+def plan_faults(*faults: Fault) -> None:
+    """What happens to the next commits, one each."""
+    (lake() / "faults.json").write_text(json.dumps(faults))
+
+
+def plan_breakdowns(*places: str) -> None:
+    """What happens in the next runs of the code between its outputs: 'retry', 'fail' or nothing."""
+    (lake() / "breakdowns.json").write_text(json.dumps(places))
+
+
+def open_catalog() -> SqlCatalog:
+    return SqlCatalog("floe", uri=f"sqlite:///{lake()}/catalog.db?timeout=60", warehouse=f"file://{lake()}/warehouse")
+
+
+def _take(name: str) -> str:
+    file = lake() / name
+    planned = json.loads(file.read_text()) if file.exists() else []
+    file.write_text(json.dumps(planned[1:]))
+    return planned[0] if planned else "none"
+
+
+class FaultyCatalog(SqlCatalog):
+    """A real catalog whose answers get lost, or that goes away, before or after a commit."""
+
+    def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
+        kind, _, when = _take("faults.json").partition(" ")
+        if when == "before":
+            self._break(kind)
+        response = super().commit_table(table, requirements, updates)
+        if when == "after":
+            self._break(kind)
+        return response
+
+    def load_table(self, identifier: Any) -> Any:
+        if (lake() / "gone").exists():
+            (lake() / "gone").unlink()
+            raise ConnectionError("the catalog went away")
+        return super().load_table(identifier)
+
+    def _break(self, kind: str) -> None:
+        if kind == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "gone":
+            (lake() / "gone").touch()
+        raise CommitStateUnknownException("the answer got lost")
+
+
+@multi_asset(
+    specs=[
+        AssetSpec(name, skippable=True, metadata={"iceberg/write_mode": "append"}).with_io_manager_key("io_manager")
+        for name in ("left", "right")
+    ]
+)
+def pair(context: AssetExecutionContext) -> Iterator[Any]:
+    """Two tables from one step, and a place to break between them."""
+    computed = int((lake() / "computed").read_text()) + 1 if (lake() / "computed").exists() else 1
+    (lake() / "computed").write_text(str(computed))
+    yield MaterializeResult(asset_key="left", value=pa.table({"computed": [computed]}))
+    match _take("breakdowns.json"):
+        case "retry":
+            raise RetryRequested(max_retries=3)
+        case "fail":
+            raise RuntimeError("it broke between the outputs")
+    context.log.info("nothing broke")
+    yield MaterializeResult(asset_key="right", value=pa.table({"computed": [computed]}))
+
+
+@asset
+def report(left: pa.Table) -> pa.Table:
+    return pa.table({"rows": [left.num_rows]})
+
+
+def build_pipeline(folder: str) -> JobDefinition:
+    """The job on a folder's lake; Dagster keeps what it built, so the folder has to be named."""
+    catalog = FaultyCatalog("floe", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    return Definitions(
+        assets=[pair, report],
+        jobs=[define_asset_job("pipeline", executor_def=in_process_executor)],
+        resources={"io_manager": create_io_manager(IcebergIOManagerConfig(), catalog)},
+    ).resolve_job_def("pipeline")
+
+
+if __name__ == "__main__":
+    with DagsterInstance.local_temp(os.environ[HOME]) as instance:
+        build_pipeline(str(lake())).execute_in_process(instance=instance)

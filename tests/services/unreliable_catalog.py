@@ -1,0 +1,61 @@
+"""A real SQLite catalog whose answers to commits can get lost, and before which others can commit."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table import CommitTableResponse, Table
+
+Fate = Literal["lands", "is lost after it landed", "is lost before it landed"]
+
+
+class UnreliableCatalog(SqlCatalog):
+    """Each commit meets the next of `fates`; when there are none left, it lands.
+
+    Attributes:
+        fates: What becomes of the commits to come.
+        meanwhile: Called before each commit, as if another client had been quicker.
+        commits: How many commits were sent.
+        unreachable: Whether tables can no longer be loaded.
+        lost: What a lost answer looks like.
+    """
+
+    def __init__(self, folder: Path, **properties: str) -> None:
+        uri, warehouse = f"sqlite:///{folder}/catalog.db?timeout=60", f"file://{folder}/warehouse"
+        super().__init__("floe", uri=uri, warehouse=warehouse, **properties)
+        self.fates: list[Fate] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.commits = 0
+        self.unreachable = False
+        self.lost: Callable[[], BaseException] = lambda: CommitStateUnknownException("no answer")
+
+    def commit_table(self, table: Table, *arguments: Any) -> CommitTableResponse:
+        self.commits += 1
+        self.meanwhile()
+        fate = self.fates.pop(0) if self.fates else "lands"
+        if fate == "is lost before it landed":
+            raise self.lost()
+        response = super().commit_table(table, *arguments)
+        if fate == "is lost after it landed":
+            raise self.lost()
+        return response
+
+    def load_table(self, identifier: Any) -> Table:
+        if self.unreachable:
+            raise ConnectionError("the catalog is away")
+        return super().load_table(identifier)
+
+    @contextmanager
+    def away_after_commit(self) -> Iterator[None]:
+        """The answer to the next commit is lost, and then the catalog cannot be asked either."""
+
+        def go_away() -> BaseException:
+            self.unreachable = True
+            return CommitStateUnknownException("no answer")
+
+        answer, self.lost = self.lost, go_away
+        yield
+        self.lost, self.unreachable = answer, False

@@ -1,0 +1,147 @@
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from dagster import AssetKey, asset, define_asset_job, in_process_executor, multiprocess_executor
+from dagster_k8s import k8s_job_executor
+from dagster_k8s.job import get_user_defined_k8s_config
+
+from floe_dagster_iceberg.artifacts import CompiledArtifacts
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.kubernetes import K8S_CONFIG_TAG, PRESET_TAG, PodSizes, build_executor
+from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset, MaintenanceSettings
+
+PRESETS = {
+    "default": {"cpu": "250m", "memory": "512Mi"},
+    "maintenance": {"cpu": 1, "memory": "2Gi"},
+    "large": {
+        "requests": {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": 1},
+        "limits": {"memory": "8Gi"},
+        "node_selector": {"pool": "batch"},
+        "tolerations": [{"key": "batch", "operator": "Exists", "effect": "NoSchedule"}],
+    },
+}
+
+
+def artifacts_with(**config: Any) -> CompiledArtifacts:
+    return CompiledArtifacts.from_dict({"plugins": {"orchestrator": {"type": "dagster", "config": config}}})
+
+
+def resources_of(tags: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = tags[K8S_CONFIG_TAG]["container_config"]["resources"]
+    return found
+
+
+@pytest.mark.requirement("D8")
+def test_a_short_preset_is_both_requested_and_the_limit() -> None:
+    assert PodSizes(PRESETS).tags_for("maintenance") == {
+        K8S_CONFIG_TAG: {
+            "container_config": {
+                "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}}
+            }
+        }
+    }
+
+
+@pytest.mark.requirement("D8")
+@pytest.mark.parametrize("preset", PRESETS)
+def test_dagster_k8s_reads_the_tag_of_an_op_and_of_a_job(preset: str) -> None:
+    tags = PodSizes(PRESETS).tags_for(preset)
+
+    @asset(op_tags=tags)
+    def orders() -> None: ...
+
+    job = define_asset_job("orders_job", [AssetKey("orders")], tags=tags)
+    for stored in (orders.op.tags, job.tags):
+        config = get_user_defined_k8s_config({key: str(value) for key, value in (stored or {}).items()})
+        assert config.container_config["resources"] == resources_of(tags)
+
+
+def test_a_long_preset_also_says_where_its_pods_go() -> None:
+    tags = PodSizes(PRESETS).tags_for("large")
+
+    assert resources_of(tags)["limits"] == {"memory": "8Gi"}
+    assert tags[K8S_CONFIG_TAG]["pod_spec_config"]["node_selector"] == {"pool": "batch"}
+
+
+@pytest.mark.requirement("D8")
+def test_maintenance_takes_its_own_preset_then_the_one_called_like_it_then_the_common_one() -> None:
+    settings = MaintenanceSettings.from_artifacts({"compaction": {"resources": "large"}})
+    tags = PodSizes({**PRESETS, "manifests": {"cpu": "3"}}).maintenance_tags(settings)
+
+    assert resources_of(tags[MaintenanceAsset.COMPACTION])["requests"]["memory"] == "8Gi"
+    assert resources_of(tags[MaintenanceAsset.MANIFESTS])["requests"] == {"cpu": "3"}
+    assert resources_of(tags[MaintenanceAsset.SNAPSHOT_EXPIRY])["requests"]["memory"] == "2Gi"
+
+
+def test_a_data_asset_names_its_preset_by_a_tag() -> None:
+    sizes = PodSizes(PRESETS)
+
+    assert resources_of(sizes.asset_tags({PRESET_TAG: "large"}))["requests"]["cpu"] == "2"
+    assert resources_of(sizes.asset_tags({}))["requests"]["cpu"] == "250m"
+    assert PodSizes({}).asset_tags({}) == {}
+
+
+def test_a_preset_that_is_not_there_is_an_error_with_the_known_ones() -> None:
+    with pytest.raises(ValidationError, match=r"no resource preset 'huge' .* Known are default, large, maintenance"):
+        PodSizes(PRESETS).tags_for("huge")
+
+
+@pytest.mark.parametrize(
+    ("preset", "path"),
+    [
+        ({"cpu": "lots"}, "resource_presets.x.cpu"),
+        ({"memory": "1GB"}, "resource_presets.x.memory"),
+        ({"cpu": "1", "limits": {"cpu": "2"}}, "give one or the other"),
+        ({"gpu": "1"}, "resource_presets.x.gpu"),
+    ],
+)
+def test_a_bad_preset_is_named_by_its_path(preset: dict[str, Any], path: str) -> None:
+    with pytest.raises(ValidationError, match=path):
+        PodSizes({"x": preset})
+
+
+@pytest.mark.requirement("D8")
+@pytest.mark.parametrize(
+    ("name", "executor"),
+    [
+        ("in_process", in_process_executor),
+        ("multiprocess", multiprocess_executor),
+        ("k8s_job_executor", k8s_job_executor),
+    ],
+)
+def test_the_artifacts_name_the_executor(name: str, executor: Any) -> None:
+    assert build_executor(artifacts_with(executor={"type": name})) is executor
+
+
+@pytest.mark.requirement("D8")
+def test_the_executor_takes_its_own_config() -> None:
+    executor = build_executor(artifacts_with(executor={"type": "k8s_job_executor", "config": {"max_concurrent": 4}}))
+
+    assert executor is not None
+    assert executor.name == k8s_job_executor.name
+    assert executor is not k8s_job_executor
+
+
+def test_without_an_executor_dagster_decides() -> None:
+    assert build_executor(artifacts_with()) is None
+
+
+def test_an_unknown_executor_is_an_error_with_its_path() -> None:
+    with pytest.raises(ValidationError, match=r"plugins\.orchestrator\.config\.executor\.type"):
+        build_executor(artifacts_with(executor={"type": "celery"}))
+
+
+@pytest.mark.requirement("D9")
+def test_no_kubernetes_client_is_loaded_unless_its_executor_is_asked_for() -> None:
+    code = (
+        "import sys\nfrom floe_dagster_iceberg.artifacts import CompiledArtifacts\n"
+        "from floe_dagster_iceberg.kubernetes import PodSizes, build_executor\n"
+        "PodSizes({'default': {'cpu': '1'}}).tags_for(None)\n"
+        "build_executor(CompiledArtifacts())\n"
+        "assert 'kubernetes' not in sys.modules\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert run.returncode == 0, run.stderr
