@@ -1,19 +1,23 @@
 """What a write did, as metadata that Dagster shows and plots."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
-from pyiceberg.table import Table
-from pyiceberg.types import NestedField
 
 from floe_dagster_iceberg.models import SnapshotInfo, TableIdentifier, WriteMode
-from floe_dagster_iceberg.table.deposit import Deposited
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.types import NestedField
+
+    from floe_dagster_iceberg.table.deposit import Deposited
 
 STORAGE_KIND = "iceberg"
 
 
 def build_output_metadata(
-    deposited: Deposited, table: TableIdentifier, *, mode: WriteMode, partitions: int, seconds: float
+    deposited: "Deposited", table: TableIdentifier, *, mode: WriteMode, partitions: int, seconds: float
 ) -> Mapping[str, MetadataValue]:
     """Metadata of a materialization; counts come from the commit, never from another scan.
 
@@ -60,7 +64,7 @@ def build_table_metadata(table: TableIdentifier) -> dict[str, MetadataValue]:
     return {"dagster/table_name": MetadataValue.text(str(table))}
 
 
-def build_column_schema(table: Table) -> TableSchema:
+def build_column_schema(table: "Table") -> TableSchema:
     """The table's columns with types, nullability, docs and what they do for the partitioning."""
     schema = table.schema()
     partitions: dict[int, list[str]] = {}
@@ -69,7 +73,7 @@ def build_column_schema(table: Table) -> TableSchema:
     return TableSchema(columns=[_column(field, partitions.get(field.field_id, [])) for field in schema.fields])
 
 
-def _column(field: NestedField, notes: list[str]) -> TableColumn:
+def _column(field: "NestedField", notes: list[str]) -> TableColumn:
     return TableColumn(
         name=field.name,
         type=str(field.field_type),

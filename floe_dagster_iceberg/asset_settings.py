@@ -14,9 +14,15 @@ from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel, first_duplicate
 from floe_dagster_iceberg.models.identifiers import Namespace, TableIdentifier, TableName
 from floe_dagster_iceberg.models.partitioning import PartitionSpec
-from floe_dagster_iceberg.models.writing import ColumnName, CommitStrategy, RowFilter, WriteConfig, WriteMode
+from floe_dagster_iceberg.models.writing import (
+    ColumnName,
+    CommitStrategy,
+    EvolutionMode,
+    RowFilter,
+    WriteConfig,
+    WriteMode,
+)
 from floe_dagster_iceberg.table.partition_layout import PartitionLayout
-from floe_dagster_iceberg.table.reconcile import EvolutionMode
 
 PREFIX: Final = "iceberg/"
 _DAGSTER_WORDS: Final = ("table", "schema", "columns", "partition_expr")

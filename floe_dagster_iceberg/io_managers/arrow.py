@@ -1,10 +1,12 @@
 """The IO manager for Arrow, pandas and polars frames."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from floe_dagster_iceberg.io_managers.arrow_engine import ArrowEngine
 from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
-from floe_dagster_iceberg.io_managers.engine import Engine
+
+if TYPE_CHECKING:
+    from floe_dagster_iceberg.io_managers.engine import Engine
 
 
 class ArrowIcebergIOManager(IcebergIOManagerBase):
@@ -13,6 +15,8 @@ class ArrowIcebergIOManager(IcebergIOManagerBase):
     Inputs are loaded as what they are annotated with: those types, or `pyiceberg.table.Table`.
     """
 
-    def engines(self) -> Sequence[Engine]:
+    def engines(self) -> Sequence["Engine"]:
         """PyIceberg and Arrow alone."""
+        from floe_dagster_iceberg.io_managers.arrow_engine import ArrowEngine  # noqa: PLC0415 - brings PyIceberg along
+
         return [ArrowEngine(self.table_manager)]

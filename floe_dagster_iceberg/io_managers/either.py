@@ -1,16 +1,16 @@
 """The IO manager that takes either kind of frame."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from pydantic import Field
 
-from floe_dagster_iceberg.io_managers.arrow_engine import ArrowEngine
 from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
-from floe_dagster_iceberg.io_managers.engine import Engine
-from floe_dagster_iceberg.io_managers.spark_engine import SparkEngine
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+
+if TYPE_CHECKING:
+    from floe_dagster_iceberg.io_managers.engine import Engine
 
 
 class IcebergIOManager(IcebergIOManagerBase):
@@ -24,8 +24,11 @@ class IcebergIOManager(IcebergIOManagerBase):
         default=None, description="The Spark session; without it only Arrow, pandas and polars frames are taken."
     )
 
-    def engines(self) -> Sequence[Engine]:
+    def engines(self) -> Sequence["Engine"]:
         """PyIceberg and Arrow, and Spark if there is a session for it."""
+        from floe_dagster_iceberg.io_managers.arrow_engine import ArrowEngine  # noqa: PLC0415 - brings PyIceberg along
+        from floe_dagster_iceberg.io_managers.spark_engine import SparkEngine  # noqa: PLC0415 - brings PyIceberg along
+
         arrow = ArrowEngine(self.table_manager)
         return (
             [arrow]

@@ -1,15 +1,16 @@
 """The IO manager for Spark DataFrames."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from pydantic import Field
 
 from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
-from floe_dagster_iceberg.io_managers.engine import Engine
-from floe_dagster_iceberg.io_managers.spark_engine import SparkOnlyEngine
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+
+if TYPE_CHECKING:
+    from floe_dagster_iceberg.io_managers.engine import Engine
 
 
 class SparkIcebergIOManager(IcebergIOManagerBase):
@@ -21,6 +22,8 @@ class SparkIcebergIOManager(IcebergIOManagerBase):
 
     pyspark: IcebergSparkResource = Field(description="The Spark session that tables are read with.")
 
-    def engines(self) -> Sequence[Engine]:
+    def engines(self) -> Sequence["Engine"]:
         """Spark, and Arrow for inputs that ask for it."""
+        from floe_dagster_iceberg.io_managers.spark_engine import SparkOnlyEngine  # noqa: PLC0415 - brings PyIceberg along
+
         return [SparkOnlyEngine(cast("IcebergResource", self.iceberg), self.pyspark)]

@@ -13,7 +13,7 @@ from floe_dagster_iceberg.spark_resource import IcebergSparkResource
 from floe_dagster_iceberg.table.commit import CommitBudget
 from floe_dagster_iceberg.table.deposit import Deposit, Deposited
 from floe_dagster_iceberg.table.filters import to_row_filter
-from floe_dagster_iceberg.table.scan import _version as version_to_read
+from floe_dagster_iceberg.table.scan import version_to_read
 from floe_dagster_iceberg.table.slice_filter import to_expression
 
 if TYPE_CHECKING:

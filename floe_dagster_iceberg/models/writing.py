@@ -30,11 +30,20 @@ class WriteMode(StrEnum):
     UPSERT = "upsert"
 
 
+class EvolutionMode(StrEnum):
+    """Which schema changes a write may bring along; none ever drops or renames a column."""
+
+    NONE = "none"
+    ADD = "add"
+    WIDEN = "widen"
+
+
 class CommitStrategy(StrEnum):
     """How a commit treats the table's manifests.
 
-    A fast append adds one manifest and reads none; a merge commit folds small manifests
-    together, which costs the writer time and saves it for readers.
+    A fast append adds one manifest and reads none, except that a hundred small ones become one;
+    a merge commit folds small manifests together each time, which costs the writer time and saves
+    it for readers.
     """
 
     FAST_APPEND = "fast_append"

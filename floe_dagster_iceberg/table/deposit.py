@@ -13,6 +13,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floe_dagster_iceberg.errors import CommitOutcomeUnknownError, NoSuchTableError, ValidationError
 from floe_dagster_iceberg.models import PartitionSpec, TableIdentifier, WriteMode
+from floe_dagster_iceberg.models.writing import EvolutionMode
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import CreateTransaction
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
@@ -20,7 +21,6 @@ from floe_dagster_iceberg.table.commit import CommitBudget, Committed
 from floe_dagster_iceberg.table.creation import FirstSnapshot, commit_new_table, load_if_there
 from floe_dagster_iceberg.table.idempotency import IDEMPOTENCY_KEY, find_deposit, snapshot_id_for
 from floe_dagster_iceberg.table.partition_layout import PartitionLayout
-from floe_dagster_iceberg.table.reconcile import EvolutionMode
 from floe_dagster_iceberg.table.schemas import to_iceberg_schema, to_iceberg_spec
 from floe_dagster_iceberg.table.scope import SliceScope
 from floe_dagster_iceberg.table.uncommitted import UncommittedFiles

@@ -7,22 +7,19 @@ current one now. So the commit names all of them, and a difference means plannin
 On catalogs whose requirements are checked in this process (SQL, Glue, Hive) that holds without a
 gap. A REST server can be told where known branches and tags must stand, but not that no other may
 have appeared: a tag made on an expiring snapshot between the plan and the commit, a moment of
-milliseconds, is lost there. `refuse_lost_refs` tells when that happened. No file is deleted here.
+milliseconds, goes with it. `lost_refs.py` brings it back. No file is deleted here.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import RemovePartitionStatisticsUpdate, TableUpdate
 
-from floe_dagster_iceberg.errors import IcebergError, MaintenanceRefusedError
+from floe_dagster_iceberg.errors import MaintenanceRefusedError
 from floe_dagster_iceberg.models import MaintenanceRail
 from floe_dagster_iceberg.table._pyiceberg import (
     RemoveSnapshotRefUpdate,
@@ -74,6 +71,11 @@ class ExpiryPlan:
     def has_work(self) -> bool:
         """Whether anything goes."""
         return bool(self.snapshot_ids or self.refs)
+
+    def expired_from(self, metadata: TableMetadata) -> int:
+        """How many of the snapshots are gone from a table's metadata."""
+        there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+        return sum(snapshot_id not in there for snapshot_id in self.snapshot_ids)
 
 
 def plan_expiry(metadata: TableMetadata, retention: Retention, *, max_snapshots: int | None = None) -> ExpiryPlan:
@@ -150,31 +152,6 @@ def newest_first(metadata: TableMetadata) -> list[Snapshot]:
         enumerate(metadata.snapshots), key=lambda item: (item[1].sequence_number or 0, item[1].timestamp_ms, item[0])
     )
     return [snapshot for _, snapshot in reversed(in_order)]
-
-
-def refuse_lost_refs(table: Table, plan: ExpiryPlan) -> None:
-    """Look right after a commit whether it took branches or tags along that somebody made after the plan.
-
-    Raises:
-        IcebergError: It did; the message says where the table's earlier metadata is.
-    """
-    log = table.metadata.metadata_log
-    if isinstance(table.catalog, MetastoreCatalog) or not log or log[-1].metadata_file == plan.planned_on:
-        return
-    try:
-        before = FromInputFile.table_metadata(table.io.new_input(log[-1].metadata_file))
-    except OSError:
-        # Where only the server may read metadata files, nobody can tell.
-        return
-    there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-    lost = sorted(name for name, ref in before.refs.items() if ref.snapshot_id not in there and name not in plan.refs)
-    if lost:
-        name = ".".join(table.name())
-        raise IcebergError(
-            f"{', '.join(lost)} of '{name}' appeared while its snapshots expired, on one that did, and went with it. "
-            f"No file was deleted: register_table() opens the table as it was before, from {log[-1].metadata_file}.",
-            table=name,
-        )
 
 
 def _kept_of_branch(history: list[Snapshot], ref: SnapshotRef, retention: Retention) -> list[int]:

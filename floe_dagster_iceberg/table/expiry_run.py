@@ -14,7 +14,7 @@ from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import TableTransaction
 from floe_dagster_iceberg.table.commit import CommitBudget, commit
-from floe_dagster_iceberg.table.expiry import ExpiryPlan, Retention, plan_expiry, refuse_lost_refs, stage_expiry
+from floe_dagster_iceberg.table.expiry import ExpiryPlan, Retention, plan_expiry, stage_expiry
 from floe_dagster_iceberg.table.file_cleanup import (
     DeletedFiles,
     UnreachedFiles,
@@ -24,6 +24,7 @@ from floe_dagster_iceberg.table.file_cleanup import (
     list_metadata_folder,
     without_snapshots,
 )
+from floe_dagster_iceberg.table.lost_refs import RefCheck, bring_back_lost_refs
 from floe_dagster_iceberg.table.maintenance_marks import mark_table
 from floe_dagster_iceberg.table.metadata_session import table_name
 from floe_dagster_iceberg.table.moments import to_timestamp_ms
@@ -128,7 +129,7 @@ def expire(
                 raise
             # What has expired stays expired; the rest is for the next run.
             break
-        snapshots += len(plan.snapshot_ids)
+        snapshots += plan.expired_from(table.metadata)
         refs.update(plan.refs)
         if policy.delete_files and plan.snapshot_ids:
             deleted += batch.delete_files(plan, progress)
@@ -157,17 +158,21 @@ class _Batch:
     def __init__(self, table: Table, policy: ExpiryPolicy, now: datetime) -> None:
         self._table, self._policy, self._now = table, policy, now
         self._planned: tuple[ExpiryPlan, TableMetadata] | None = None
+        self._refs = RefCheck.UNKNOWN
 
     def commit(self, budget: CommitBudget) -> ExpiryPlan:
         with translated(self._table.catalog.name, table=table_name(self._table)):
             commit(self._table, self._stage, budget=budget)
         plan, _ = self._landed()
-        refuse_lost_refs(self._table, plan)
+        self._refs = bring_back_lost_refs(self._table, plan, budget)
         return plan
 
     def delete_files(self, plan: ExpiryPlan, progress: Progress | None) -> DeletedFiles:
         _, before = self._landed()
         table = self._table
+        if self._refs is RefCheck.UNKNOWN:
+            # Somebody may need them. They are orphans otherwise, and wait in quarantine before they go.
+            return DeletedFiles()
         with translated(table.catalog.name, table=table_name(table)):
             unreached = _unreached(plan, before, table.metadata, table, _listed(table))
         return delete_unreached(table, unreached, progress=progress)

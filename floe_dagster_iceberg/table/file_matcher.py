@@ -3,9 +3,10 @@
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
 
 from floe_dagster_iceberg.table._pyiceberg import MetricsMatcher
-from floe_dagster_iceberg.table._pyiceberg_nulls import residual_evaluator
+from floe_dagster_iceberg.table._pyiceberg.nulls import residual_evaluator
 from floe_dagster_iceberg.table.row_mask import compares_uuids
 
 
@@ -22,6 +23,8 @@ class FileMatcher:
         self._residuals = {
             spec_id: residual_evaluator(spec, row_filter, schema) for spec_id, spec in metadata.specs().items()
         }
+        # Working one out costs most of judging a file; files of one partition share it.
+        self._known: dict[tuple[int, Record], BooleanExpression] = {}
 
     def all_rows(self, file: DataFile) -> bool:
         """Whether every row matches for sure."""
@@ -35,4 +38,7 @@ class FileMatcher:
         """What is left of the filter once the file's partition is known."""
         if self._ignores_partitions:
             return self._row_filter
-        return self._residuals[file.spec_id].residual_for(file.partition)
+        key = (file.spec_id, file.partition)
+        if (residual := self._known.get(key)) is None:
+            residual = self._known[key] = self._residuals[file.spec_id].residual_for(file.partition)
+        return residual

@@ -36,6 +36,11 @@ class LiveFiles:
     deletes: Sequence[DataFile]
 
     @property
+    def manifests(self) -> list[ManifestFile]:
+        """The manifests that list them."""
+        return [*self.changes.unopened, *(manifest for manifest, _ in self.changes.opened)]
+
+    @property
     def data(self) -> list[DataFile]:
         """Data files."""
         return [entry.data_file for entry in self.changes.live_entries()]
@@ -91,6 +96,7 @@ def measure_health(
     tier: HealthTier = HealthTier.FILES,
     compaction: CompactionPolicy | None = None,
     now: datetime | None = None,
+    live: LiveFiles | None = None,
 ) -> TableHealth:
     """Measure a table; each tier reads more than the one before.
 
@@ -100,6 +106,7 @@ def measure_health(
             `FILES` every manifest.
         compaction: What counts as a small file, and as a partition that needs work.
         now: When it is measured.
+        live: What `read_live_files` returned for the table, if somebody has read it already.
 
     Raises:
         ScanError: A manifest is missing or cannot be read.
@@ -109,9 +116,10 @@ def measure_health(
     with translated(table.catalog.name, table=".".join(table.name())):
         if tier is not HealthTier.SUMMARY:
             measured["metadata_json_bytes"] = len(table.io.new_input(table.metadata_location))
+        if tier is HealthTier.MANIFESTS:
             measured |= _from_manifests([] if snapshot is None else snapshot.manifests(table.io))
         if tier is HealthTier.FILES:
-            measured |= _from_files(table, compaction or CompactionPolicy())
+            measured |= _from_files(table, live or read_live_files(table), compaction or CompactionPolicy())
     return TableHealth(table=to_identifier(table), tier=tier, measured_at=now or datetime.now(UTC), **measured)
 
 
@@ -144,12 +152,12 @@ def _from_manifests(manifests: Sequence[ManifestFile]) -> dict[str, Any]:
     return counted
 
 
-def _from_files(table: Table, policy: CompactionPolicy) -> dict[str, Any]:
-    live = read_live_files(table)
+def _from_files(table: Table, live: LiveFiles, policy: CompactionPolicy) -> dict[str, Any]:
     data = live.data
     small_below = policy.target_file_size_bytes * policy.small_file_ratio
     groups = plan_groups(live.changes, table.metadata, policy.to_strategy(), to_group_limits(table, policy))
     return {
+        "manifests": len(live.manifests),
         "data_files": len(data),
         "delete_files": len(live.deletes),
         "records": sum(file.record_count for file in data),

@@ -17,7 +17,8 @@ from floe_dagster_iceberg.errors import CommitOutcomeUnknownError
 from floe_dagster_iceberg.models import MaintenanceOperation, ManifestPolicy
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
-from floe_dagster_iceberg.table._pyiceberg_manifests import ManifestRewriter
+from floe_dagster_iceberg.table._pyiceberg.folding import is_writable
+from floe_dagster_iceberg.table._pyiceberg.manifests import ManifestRewriter
 from floe_dagster_iceberg.table.branches import head_of
 from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot_id
 from floe_dagster_iceberg.table.file_changes import FileChanges
@@ -73,7 +74,7 @@ def plan_manifests(metadata: TableMetadata, io: FileIO, policy: ManifestPolicy) 
     small: dict[int, list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:
         is_small = manifest.manifest_length < policy.target_manifest_size_bytes * _SMALL_MANIFEST_RATIO
-        if manifest.content == ManifestContent.DATA and is_small and _is_writable(metadata, manifest):
+        if manifest.content == ManifestContent.DATA and is_small and is_writable(metadata, manifest.partition_spec_id):
             small[manifest.partition_spec_id].append(manifest)
     replaced = [group for _, group in sorted(small.items()) if len(group) > 1]
     chosen = {manifest.manifest_path for group in replaced for manifest in group}
@@ -163,9 +164,3 @@ class _Rewriting:
 def _output_manifests(group: Sequence[ManifestFile], policy: ManifestPolicy) -> int:
     total = sum(manifest.manifest_length for manifest in group)
     return max(1, math.ceil(total / policy.target_manifest_size_bytes))
-
-
-def _is_writable(metadata: TableMetadata, manifest: ManifestFile) -> bool:
-    """Whether the columns that the manifest's partitions come from are still there to describe them."""
-    columns = metadata.schema().field_ids
-    return all(field.source_id in columns for field in metadata.specs()[manifest.partition_spec_id].fields)

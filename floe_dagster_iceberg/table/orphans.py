@@ -143,8 +143,8 @@ def purge_quarantine(table: Table, quarantine: Quarantine) -> list[QuarantinedFi
         return purge(table, quarantine)
 
 
-def restore_quarantines(table: Table, quarantine_id: str | None = None) -> int:
-    """Move files in quarantine back to where they were; returns how many.
+def restore_quarantines(table: Table, quarantine_id: str | None = None, *, dry_run: bool = False) -> int:
+    """Move files in quarantine back to where they were, or with `dry_run` only count them; returns how many.
 
     Raises:
         ValidationError: The table has no such quarantine.
@@ -156,6 +156,8 @@ def restore_quarantines(table: Table, quarantine_id: str | None = None) -> int:
         if quarantine_id is not None and not chosen:
             there = ", ".join(each.quarantine_id for each in known) or "none"
             raise ValidationError(f"Table '{name}' has no quarantine '{quarantine_id}'. It has: {there}.", table=name)
+        if dry_run:
+            return sum(len(quarantine.files) for quarantine in chosen)
         return sum(restore(table, quarantine) for quarantine in chosen)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pyiceberg.schema import Schema
@@ -18,6 +17,7 @@ from pyiceberg.types import (
 )
 
 from floe_dagster_iceberg.errors import IncompatibleSchemaChangeError, SchemaEvolutionError
+from floe_dagster_iceberg.models.writing import EvolutionMode
 from floe_dagster_iceberg.table._pyiceberg import arrow_schema_without_ids
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.schema_changes import widens
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.update.schema import UpdateSchema
 
 Path = tuple[str, ...]
-
-
-class EvolutionMode(StrEnum):
-    """Which schema changes a write may bring along; none ever drops or renames a column."""
-
-    NONE = "none"
-    ADD = "add"
-    WIDEN = "widen"
 
 
 @dataclass(frozen=True)

@@ -108,14 +108,8 @@ def roll_back(transaction: TableTransaction, table: str, snapshot_id: int) -> Sn
         RollbackError: The snapshot is not part of main's history.
     """
     metadata = transaction.table_metadata
-    target = _snapshot(metadata, table, snapshot_id)
-    main = metadata.refs.get(MAIN_BRANCH)
-    if main is None or not is_ancestor_of(main.snapshot_id, snapshot_id, metadata):
-        raise RollbackError(
-            table,
-            snapshot=snapshot_id,
-            reason="it is not part of main's history; read it with scan(snapshot_id=...), or make a branch of it",
-        )
+    target = find_in_history(metadata, table, snapshot_id)
+    main = metadata.refs[MAIN_BRANCH]
     if main.snapshot_id != snapshot_id:
         transaction.stage(
             [point_ref(MAIN_BRANCH, main.model_copy(update={"snapshot_id": snapshot_id}))],
@@ -133,14 +127,41 @@ def roll_back_in_time(transaction: TableTransaction, table: str, timestamp_ms: i
     Raises:
         RollbackError: Main's history, as far as it has not expired, begins later.
     """
-    metadata = transaction.table_metadata
+    target = find_in_time(transaction.table_metadata, table, timestamp_ms, moment=moment)
+    return roll_back(transaction, table, target.snapshot_id)
+
+
+def find_in_history(metadata: TableMetadata, table: str, snapshot_id: int) -> Snapshot:
+    """The snapshot that main can return to.
+
+    Raises:
+        SnapshotNotFoundError: There is no such snapshot.
+        RollbackError: The snapshot is not part of main's history.
+    """
+    target = _snapshot(metadata, table, snapshot_id)
+    main = metadata.refs.get(MAIN_BRANCH)
+    if main is None or not is_ancestor_of(main.snapshot_id, snapshot_id, metadata):
+        raise RollbackError(
+            table,
+            snapshot=snapshot_id,
+            reason="it is not part of main's history; read it with scan(snapshot_id=...), or make a branch of it",
+        )
+    return target
+
+
+def find_in_time(metadata: TableMetadata, table: str, timestamp_ms: int, *, moment: str) -> Snapshot:
+    """The snapshot that main showed at a moment.
+
+    Raises:
+        RollbackError: Main's history, as far as it has not expired, begins later.
+    """
     history = ancestors_of(metadata.current_snapshot(), metadata)
     target = next((snapshot for snapshot in history if snapshot.timestamp_ms <= timestamp_ms), None)
     if target is None:
         raise RollbackError(
             table, snapshot=moment, reason="no snapshot of main is that old; list_snapshots() shows those there are"
         )
-    return roll_back(transaction, table, target.snapshot_id)
+    return target
 
 
 def _snapshot(metadata: TableMetadata, table: str, snapshot_id: int | None) -> Snapshot:

@@ -12,7 +12,7 @@ from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from floe_dagster_iceberg.table._pyiceberg_nulls import NullSafeScan
+from floe_dagster_iceberg.table._pyiceberg.nulls import NullSafeScan
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.damaged_files import reading_files
 from floe_dagster_iceberg.table.data_files import DataFileWriter

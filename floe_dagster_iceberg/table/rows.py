@@ -10,11 +10,11 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import CommitStrategy, RowFilter, SnapshotInfo, WriteConfig, WriteMode
+from floe_dagster_iceberg.models.writing import EvolutionMode
 from floe_dagster_iceberg.table.arrow_rows import to_arrow_rows
 from floe_dagster_iceberg.table.delete import delete_rows
 from floe_dagster_iceberg.table.filters import to_row_filter
 from floe_dagster_iceberg.table.metadata_session import MetadataSession
-from floe_dagster_iceberg.table.reconcile import EvolutionMode
 from floe_dagster_iceberg.table.scope import FilterScope
 from floe_dagster_iceberg.table.session import TableRef, table_attributes, to_identifier
 from floe_dagster_iceberg.table.write import RowWrite, write_rows

@@ -16,7 +16,7 @@ from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import RowFilter
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import stream_batches
-from floe_dagster_iceberg.table._pyiceberg_nulls import NullSafeScan
+from floe_dagster_iceberg.table._pyiceberg.nulls import NullSafeScan
 from floe_dagster_iceberg.table.damaged_files import reading_files
 from floe_dagster_iceberg.table.file_matcher import FileMatcher
 from floe_dagster_iceberg.table.filters import to_row_filter
@@ -63,7 +63,7 @@ class ScanOperations(CatalogSession):
             ScanError: A file of the table cannot be read.
         """
         loaded = self._load(table)
-        version = _version(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref)
+        version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref)
         scan = _data_scan(loaded, version, columns, row_filter, limit)
         if compares_uuids(_every_column(scan), scan.row_filter):
             schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
@@ -88,7 +88,7 @@ class ScanOperations(CatalogSession):
         The version that is read is fixed by this call.
         """
         loaded = self._load(table)
-        version = _version(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref)
+        version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref)
         scan = _data_scan(loaded, version, columns, row_filter, None)
         schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
         return pa.RecordBatchReader.from_batches(schema, _batches(loaded, scan, schema))
@@ -156,7 +156,7 @@ def _schema_at(table: Table, snapshot_id: int) -> Any:
     return table.schemas().get(schema_id, table.schema()) if schema_id is not None else table.schema()
 
 
-def _version(table: Table, *, snapshot_id: int | None, as_of: datetime | None, ref: str | None) -> int | None:
+def version_to_read(table: Table, *, snapshot_id: int | None, as_of: datetime | None, ref: str | None) -> int | None:
     """The snapshot to read; None is the newest of main.
 
     Raises:

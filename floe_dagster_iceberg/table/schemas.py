@@ -1,5 +1,7 @@
 """Schemas and partition specs as users give them, into PyIceberg's."""
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -20,11 +22,12 @@ def to_iceberg_schema(table: object, schema: SchemaLike) -> Schema:
     """A PyIceberg schema with field ids.
 
     Raises:
-        ValidationError: The schema is empty, of another type, or has a column that Iceberg cannot hold.
+        ValidationError: The schema is empty, of another type, has a column that Iceberg cannot hold, or
+            names that differ only in case.
     """
     match schema:
         case TableSchema():
-            return schema.to_pyiceberg_schema()
+            converted = schema.to_pyiceberg_schema()
         case Schema():
             converted = schema
         case pa.Schema():
@@ -37,7 +40,18 @@ def to_iceberg_schema(table: object, schema: SchemaLike) -> Schema:
             )
     if not converted.fields:
         raise ValidationError(f"The schema of '{table}' has no columns. Name at least one.", table=table)
+    _refuse_twins(table, converted.column_names)
     return converted
+
+
+def _refuse_twins(table: object, names: Sequence[str]) -> None:
+    spelled = Counter(name.lower() for name in names)
+    if twins := sorted(name for name in names if spelled[name.lower()] > 1):
+        raise ValidationError(
+            f"Columns of '{table}' differ only in case, and Spark could not tell them apart: {', '.join(twins)}. "
+            "Rename or drop one of each.",
+            table=table,
+        )
 
 
 def to_iceberg_spec(table: object, schema: Schema, spec: SpecLike) -> IcebergSpec:

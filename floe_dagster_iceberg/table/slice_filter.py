@@ -42,7 +42,8 @@ from pyiceberg.types import (
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import Constraint, PartitionSlice
-from floe_dagster_iceberg.table.partition_columns import column_values, find_column
+from floe_dagster_iceberg.table.partition_columns import find_column
+from floe_dagster_iceberg.table.partition_values import column_values
 from floe_dagster_iceberg.table.slice_literals import (
     NANOSECONDS_PER_DAY,
     TIME_TYPES,

@@ -10,7 +10,8 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import SnapshotInfo
 from floe_dagster_iceberg.table import ref_changes
-from floe_dagster_iceberg.table.expiry import Retention, newest_first, refuse_lost_refs, stage_expiry
+from floe_dagster_iceberg.table.expiry import Retention, newest_first, stage_expiry
+from floe_dagster_iceberg.table.lost_refs import bring_back_lost_refs
 from floe_dagster_iceberg.table.managed_snapshots import ManagedSnapshots
 from floe_dagster_iceberg.table.metadata_session import MetadataSession, table_name
 from floe_dagster_iceberg.table.moments import to_milliseconds, to_timestamp_ms
@@ -257,8 +258,8 @@ class SnapshotOperations(MetadataSession):
         expired = 0
         while True:
             plan = self._change(table, partial(stage_expiry, table=table_name(table), retention=retention))
-            refuse_lost_refs(table, plan)
-            expired += len(plan.snapshot_ids)
+            bring_back_lost_refs(table, plan, self._budget)
+            expired += plan.expired_from(table.metadata)
             if plan.is_complete:
                 return expired
 

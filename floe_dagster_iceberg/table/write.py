@@ -13,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError
 from floe_dagster_iceberg.models import WriteMode
+from floe_dagster_iceberg.models.writing import EvolutionMode
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import AssertCurrentSchemaId, SnapshotProducer, TableTransaction
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
@@ -20,7 +21,7 @@ from floe_dagster_iceberg.table.branches import fork_branch, head_of
 from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot_id, refresh
 from floe_dagster_iceberg.table.data_files import DataFileWriter
 from floe_dagster_iceberg.table.file_changes import FileChanges
-from floe_dagster_iceberg.table.reconcile import ColumnChange, EvolutionMode, apply_changes, reconcile
+from floe_dagster_iceberg.table.reconcile import ColumnChange, apply_changes, reconcile
 from floe_dagster_iceberg.table.row_removal import remove_matching_rows
 from floe_dagster_iceberg.table.scope import FilterScope, RowGuard, RowScope
 from floe_dagster_iceberg.table.uncommitted import UncommittedFiles

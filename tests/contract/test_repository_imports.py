@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "floe_dagster_iceberg"
-DOORS_TO_PYICEBERG = set((PACKAGE / "table").glob("_pyiceberg*.py"))
+DOORS_TO_PYICEBERG = set((PACKAGE / "table").glob("_pyiceberg/*.py"))
 SOURCES = [*sorted(PACKAGE.rglob("*.py")), ROOT / "definitions.py", *sorted((ROOT / "examples").rglob("*.py"))]
 
 

@@ -14,8 +14,7 @@ from floe_dagster_iceberg import asset_settings
 from floe_dagster_iceberg.asset_settings import AssetSettings, InputSettings, iceberg_settings
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partitioning import PartitionField, PartitionSpec, PartitionTransform
-from floe_dagster_iceberg.models.writing import CommitStrategy, WriteMode
-from floe_dagster_iceberg.table.reconcile import EvolutionMode
+from floe_dagster_iceberg.models.writing import CommitStrategy, EvolutionMode, WriteMode
 
 NOON = datetime(2024, 1, 5, 12, tzinfo=UTC)
 SPEC = PartitionSpec(

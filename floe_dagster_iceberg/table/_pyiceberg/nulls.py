@@ -1,4 +1,4 @@
-"""The second door to PyIceberg's private parts: NULL and NaN where PyIceberg 0.12 loses or stumbles over them.
+"""NULL and NaN where PyIceberg 0.12 loses or stumbles over them.
 
 - A NULL list or map of structs is read and written as an empty one (apache/iceberg-python#3833).
 - A partition whose value is NULL makes the planning of `day < x or amount > y` fail, and counts

@@ -1,4 +1,4 @@
-"""The door to PyIceberg's private parts, for rewriting manifests."""
+"""Manifests written anew for entries that are there already."""
 # ruff: noqa: SLF001 - private parts are what this module is for
 
 import itertools

@@ -1,0 +1,57 @@
+"""From an input's Dagster context to the rows it asks for.
+
+Kept apart from the IO managers so that loading a code location does not load PyIceberg and Arrow.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from dagster import InputContext
+
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.io_managers.contexts import input_settings, owner_of, upstream_settings, wanted_type
+from floe_dagster_iceberg.io_managers.declared_schema import declared_schema
+from floe_dagster_iceberg.io_managers.engine import Withdrawal
+from floe_dagster_iceberg.partitions import load_slice
+from floe_dagster_iceberg.run_identity import keys_produced_by
+from floe_dagster_iceberg.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
+
+_telemetry = Telemetry()
+
+
+def read_input(io_manager: "IcebergIOManagerBase", context: InputContext) -> Any:
+    """Read the rows of the upstream partitions as what the input's annotation names."""
+    annotation = wanted_type(context)
+    engines = io_manager.engines()
+    engine = next((engine for engine in engines if engine.loads(annotation)), None)
+    if engine is None:
+        loadable = ", ".join(engine.loadable_types for engine in engines)
+        raise ValidationError(
+            f"The annotation {annotation!r} of {owner_of(context)} cannot be loaded from Iceberg. "
+            f"Annotate it as one of: {loadable}."
+        )
+    withdrawal = build_withdrawal(io_manager, context)
+    what = {"table.identifier": str(withdrawal.table), "engine": engine.name}
+    with _telemetry.operation("load_input", {"operation": "load_input", **what}):
+        return engine.withdraw(withdrawal, annotation)
+
+
+def build_withdrawal(io_manager: "IcebergIOManagerBase", context: InputContext) -> Withdrawal:
+    """Which rows of which table an input asks for."""
+    settings, upstream = input_settings(context), upstream_settings(context)
+    if not io_manager.column_projection_enabled:
+        settings = settings.model_copy(update={"columns": ()})
+    reads_itself = context.has_asset_key and context.asset_key in keys_produced_by(context)
+    return Withdrawal(
+        table=io_manager.table_of(context),
+        rows=load_slice(
+            context,
+            partition_expr=settings.partition_expr or upstream.partition_expr,
+            partition_column=io_manager.partition_column,
+        ),
+        settings=settings,
+        naive_timezone=upstream.naive_timezone,
+        empty_schema=declared_schema(context) if reads_itself else None,
+    )

@@ -1,0 +1,124 @@
+"""From an output's Dagster context to a deposit, and from what it did back to metadata.
+
+Kept apart from the IO managers so that loading a code location does not load PyIceberg and Arrow.
+"""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from dagster import OutputContext
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from floe_dagster_iceberg.asset_metadata import build_output_metadata
+from floe_dagster_iceberg.asset_settings import AssetSettings, RowsOutsidePartition
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.io_managers.contexts import output_settings, owner_of
+from floe_dagster_iceberg.io_managers.engine import Engine
+from floe_dagster_iceberg.models import CommitStrategy, SnapshotInfo, WriteMode
+from floe_dagster_iceberg.models.writing import EvolutionMode
+from floe_dagster_iceberg.partitions import derive_layout, load_slice, partitions_def_of
+from floe_dagster_iceberg.run_identity import (
+    build_idempotency_key,
+    build_snapshot_properties,
+    load_run_identity,
+    set_data_version,
+)
+from floe_dagster_iceberg.table.deposit import Deposit, Deposited
+from floe_dagster_iceberg.table.scope import SliceScope
+from floe_dagster_iceberg.telemetry import Telemetry, describe_snapshot
+
+if TYPE_CHECKING:
+    from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
+
+_telemetry = Telemetry()
+
+
+def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, data: Any) -> None:
+    """Write a frame into the table of an output, and report what that did."""
+    started = time.perf_counter()
+    engine = _engine_for(io_manager, data, context)
+    deposit = build_deposit(io_manager, context)
+    what = {"table.identifier": str(deposit.table), "write.mode": deposit.mode.value, "engine": engine.name}
+    with _telemetry.operation("store_output", {"operation": "store_output", **what}) as span:
+        deposited = engine.deposit(data, deposit)
+        describe_snapshot(span, SnapshotInfo.from_pyiceberg_snapshot(deposited.written.snapshot))
+    _report(context, deposit, deposited, time.perf_counter() - started)
+
+
+def build_deposit(io_manager: "IcebergIOManagerBase", context: OutputContext) -> Deposit:
+    """What is to be written where and how, all of it but the rows."""
+    settings = output_settings(context)
+    keys = list(context.asset_partition_keys) if context.has_asset_partitions else []
+    run = load_run_identity(context)
+    evolution = EvolutionMode.WIDEN if io_manager.schema_evolution_enabled else EvolutionMode.NONE
+    strategy = settings.commit_strategy or io_manager.commit_strategy
+    return Deposit(
+        table=io_manager.table_of(context),
+        idempotency_key=build_idempotency_key(context, run, keys),
+        mode=_write_mode(io_manager, context, settings),
+        scope=SliceScope(
+            load_slice(context, partition_expr=settings.partition_expr, partition_column=io_manager.partition_column),
+            rows_outside=_rows_outside(settings.rows_outside_partition or io_manager.rows_outside_partition),
+            naive_timezone=settings.naive_timezone,
+        ),
+        layout=settings.partition_spec
+        or derive_layout(
+            partitions_def_of(context),
+            partition_expr=settings.partition_expr,
+            partition_column=io_manager.partition_column,
+        ),
+        keys=settings.upsert_keys,
+        evolution=settings.schema_evolution or evolution,
+        properties=settings.properties,
+        default_properties=io_manager.table_manager.config.default_table_properties,
+        snapshot_properties={**settings.snapshot_properties, **build_snapshot_properties(context, run, keys)},
+        branch=settings.branch or MAIN_BRANCH,
+        merge_manifests=strategy is CommitStrategy.MERGE_COMMIT,
+        sort_by=settings.sort_by,
+        create=io_manager.auto_create_tables,
+    )
+
+
+def _engine_for(io_manager: "IcebergIOManagerBase", data: Any, context: OutputContext) -> Engine:
+    for engine in io_manager.engines():
+        if engine.accepts(data):
+            return engine
+    kind = f"{type(data).__module__}.{type(data).__qualname__}"
+    accepted = ", ".join(engine.accepted_types for engine in io_manager.engines())
+    raise ValidationError(
+        f"The value of {owner_of(context)} is a {kind}, which {type(io_manager).__name__} cannot write to "
+        f"'{io_manager.table_of(context)}'. Return one of: {accepted}."
+    )
+
+
+def _write_mode(io_manager: "IcebergIOManagerBase", context: OutputContext, settings: AssetSettings) -> WriteMode:
+    mode = settings.resolve_write_mode(partitioned=context.has_asset_partitions, default=io_manager.write_mode)
+    if mode is WriteMode.UPSERT and not settings.upsert_keys:
+        raise ValidationError(
+            f"The IO manager upserts, but {owner_of(context)} names no columns that identify a row. "
+            'Set metadata {"iceberg/upsert_keys": ["<column>"]} on it, or another "iceberg/write_mode".'
+        )
+    return mode
+
+
+def _report(context: OutputContext, deposit: Deposit, deposited: Deposited, seconds: float) -> None:
+    snapshot_id = str(deposited.written.snapshot.snapshot_id)
+    context.add_output_metadata(
+        build_output_metadata(
+            deposited,
+            deposit.table,
+            mode=deposit.mode,
+            partitions=len(context.asset_partition_keys) if context.has_asset_partitions else 0,
+            seconds=seconds,
+        )
+    )
+    if context.has_asset_key:
+        set_data_version(context, context.asset_key, snapshot_id)
+
+
+def _rows_outside(value: str) -> RowsOutsidePartition:
+    match value:
+        case "error" | "drop" | "allow":
+            return value
+        case _:
+            raise ValidationError(f"rows_outside_partition is '{value}'. Use error, drop or allow.")

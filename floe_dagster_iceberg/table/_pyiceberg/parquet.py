@@ -1,0 +1,77 @@
+"""Data files, written and read through PyIceberg's Arrow half."""
+# ruff: noqa: SLF001 - private parts are what this folder is for
+
+import warnings
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyiceberg.io import OutputFile
+from pyiceberg.io.fileformat import FileFormatFactory
+from pyiceberg.io.pyarrow import (
+    ArrowScan,
+    ParquetFormatWriter,
+    _pyarrow_to_schema_without_ids,
+    _read_all_delete_files,
+    _to_requested_schema,
+)
+from pyiceberg.manifest import (
+    FileFormat,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask
+from pyiceberg.typedef import TableVersion
+
+from floe_dagster_iceberg.table.damaged_files import reading_files
+
+
+def open_parquet_writer(output: OutputFile, schema: Schema, properties: dict[str, str]) -> ParquetFormatWriter:
+    """A writer of one Parquet data file whose columns carry the schema's field ids."""
+    model = FileFormatFactory.get(FileFormat.PARQUET)
+    with warnings.catch_warnings():
+        # Row-group bytes are honoured by DataFileWriter, so PyIceberg's "not implemented" would be untrue.
+        warnings.filterwarnings("ignore", message=r"Parquet writer option\(s\).*not implemented")
+        writer = model.create_writer(output, schema, properties)
+    if not isinstance(writer, ParquetFormatWriter):
+        raise TypeError(f"PyIceberg's Parquet writer is a {type(writer).__name__}")
+    return writer
+
+
+def bytes_written(writer: ParquetFormatWriter) -> int:
+    """Bytes of the file so far, as they are on disk."""
+    return 0 if writer._fos is None else int(writer._fos.tell())
+
+
+def close_quietly(writer: ParquetFormatWriter) -> None:
+    """Let go of a writer whose file is about to be deleted."""
+    if writer._writer is not None:
+        # Or Arrow would try to end the file properly once it is collected, and complain that it cannot.
+        writer._writer.is_open = False
+    if writer._fos is not None:
+        try:
+            writer._fos.close()
+        except (OSError, ValueError, pa.ArrowException):
+            return
+
+
+def project_batch(batch: pa.RecordBatch, *, batch_schema: Schema, table_schema: Schema) -> pa.RecordBatch:
+    """The batch in the table's column order and types, with field ids, missing optional columns filled with NULL."""
+    return _to_requested_schema(
+        requested_schema=table_schema,
+        file_schema=batch_schema,
+        batch=batch,
+        include_field_ids=True,
+        format_model=FileFormatFactory.get(FileFormat.PARQUET),
+    )
+
+
+def arrow_schema_without_ids(schema: pa.Schema, *, format_version: TableVersion) -> Schema:
+    """The Iceberg schema an Arrow schema stands for, field ids not assigned yet."""
+    return _pyarrow_to_schema_without_ids(schema, format_version=format_version)
+
+
+def stream_batches(scan: ArrowScan, tasks: Iterable[FileScanTask]) -> Iterator[pa.RecordBatch]:
+    """Rows of the tasks, one file after the other, a row group or so in memory at a time."""
+    for task in tasks:
+        with reading_files(scan._table_metadata.location):
+            deletes = _read_all_delete_files(scan._io, [task])
+            yield from scan._record_batches_from_scan_tasks_and_deletes([task], deletes)

@@ -1,0 +1,259 @@
+"""One snapshot out of any mix of added and removed files."""
+# ruff: noqa: SLF001 - private parts are what this folder is for
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from pyiceberg.exceptions import ValidationException
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import (
+    _InclusiveMetricsEvaluator,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.delete_file_index import DeleteFileIndex
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, is_ancestor_of
+from pyiceberg.table.update import (
+    SetSnapshotRefUpdate,
+    UpdatesAndRequirements,
+)
+from pyiceberg.table.update.snapshot import CommitWindow, _ManifestMergeManager, _SnapshotProducer
+from pyiceberg.table.update.validate import _validation_history
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from floe_dagster_iceberg.errors import CommitConflictError
+from floe_dagster_iceberg.table._pyiceberg.folding import groups_to_fold
+from floe_dagster_iceberg.table._pyiceberg.history import point_ref
+from floe_dagster_iceberg.table._pyiceberg.transactions import StagedTransaction
+from floe_dagster_iceberg.table.file_changes import FileChanges
+
+# Merging at every call is what asking for a merge commit means; a table may set its own threshold.
+MERGE_COMMIT_MIN_MANIFESTS = 2
+
+
+class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
+    """Makes one snapshot out of file changes."""
+
+    def __init__(
+        self,
+        transaction: StagedTransaction,
+        changes: FileChanges,
+        *,
+        operation: Operation,
+        snapshot_id: int,
+        snapshot_properties: dict[str, str],
+        branch: str,
+        merge_manifests: bool = False,
+    ) -> None:
+        super().__init__(
+            operation, transaction, transaction.table.io, snapshot_properties=snapshot_properties, branch=branch
+        )
+        # Chosen by the caller and kept over attempts, so that a commit whose answer was lost can be recognised.
+        self._snapshot_id = snapshot_id
+        self._changes = changes
+        self._merge_manifests = merge_manifests
+        self._added_data_files = list(changes.added)
+        self._deleted_data_files = {entry.data_file for entry in changes.removed}
+
+    def validate_since(self, base_snapshot_id: int | None, *, row_filter: BooleanExpression) -> None:
+        """Refuse to replace rows that others changed after the base snapshot.
+
+        Only the filter decides, never the table's isolation level: the removal is planned on what
+        the table has become, so rows that nobody here has seen would go with the others. Rewrites
+        of files, which change no row, do not matter.
+
+        Raises:
+            CommitConflictError: Rows matching the filter came or went.
+        """
+        table, base = self._transaction._table, base_snapshot_id
+        try:
+            window = CommitWindow.resolve(self._transaction.table_metadata, base, self._target_branch)
+            if window.is_empty() or window.head is None:
+                return
+            matches = _InclusiveMetricsEvaluator(self.schema(), row_filter)
+            changed = any(matches.eval(entry.data_file) for entry in _changes_between(table, window.base, window.head))
+        except ValidationException:
+            # The base has expired, or the branch was rolled back behind it: nobody knows what was changed.
+            changed = True
+        if changed:
+            raise CommitConflictError(
+                ".".join(table.name()), attempts=1, reason="another writer changed rows that are being replaced"
+            )
+
+    def validate_removed_files_since(self, base_snapshot_id: int | None) -> None:
+        """Refuse to replace files that others deleted, or deleted rows from, after the base snapshot.
+
+        Rows that others added meanwhile do not matter to a rewrite that changes no row.
+
+        Raises:
+            CommitConflictError: A removed file is not what it was.
+        """
+        metadata, table = self._transaction.table_metadata, self._transaction._table
+        base, head = metadata.snapshot_by_id(base_snapshot_id or 0), metadata.snapshot_by_name(self._target_branch)
+        if head is None or (base is not None and base.snapshot_id == head.snapshot_id):
+            return
+        # The base has expired, or the branch was rolled back behind it: nobody knows what was deleted.
+        is_known = base is not None and is_ancestor_of(head.snapshot_id, base.snapshot_id, metadata)
+        if base is None or not is_known or _has_new_deletes(self._changes, base, table.io, self._deleted_data_files):
+            raise CommitConflictError(
+                ".".join(table.name()), attempts=1, reason="another writer changed files that are being rewritten"
+            )
+
+    def _manifests(self) -> list[ManifestFile]:
+        # One after the other. Of PyIceberg's threads one may still be writing when another has failed
+        # and everything is cleaned up.
+        manifests = [
+            *self._write_manifest(self._transaction.table_metadata.spec(), self._added_entries()),
+            *self._deleted_manifests(),
+            *self._existing_manifests(),
+        ]
+        return self._process_manifests(manifests)
+
+    def _write_manifest(self, spec: PartitionSpec, entries: Sequence[ManifestEntry]) -> Iterator[ManifestFile]:
+        if not entries:
+            return
+        with self.new_manifest_writer(spec) as writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        yield writer.to_manifest_file()
+
+    def _added_entries(self) -> list[ManifestEntry]:
+        return [
+            ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file)
+            for file in self._added_data_files
+        ]
+
+    def _deleted_manifests(self) -> Iterator[ManifestFile]:
+        by_spec: dict[int, list[ManifestEntry]] = defaultdict(list)
+        for entry in self._deleted_entries():
+            by_spec[entry.data_file.spec_id].append(entry)
+        for spec_id, entries in by_spec.items():
+            yield from self._write_manifest(self.spec(spec_id), entries)
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return [_with_status(entry, ManifestEntryStatus.DELETED, self._snapshot_id) for entry in self._changes.removed]
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        manifests = [manifest for manifest in self._changes.carried_over() if _has_live_files(manifest)]
+        for manifest, entries in self._changes.rewritten():
+            stay = [_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id) for entry in entries]
+            manifests += self._write_manifest(self.spec(manifest.partition_spec_id), stay)
+        return manifests
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        if not self._merge_manifests:
+            return self._fold(manifests)
+        properties = self._transaction.table_metadata.properties
+        data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
+        deletes = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
+        manager = _ManifestMergeManager(
+            target_size_bytes=int(
+                properties.get(
+                    TableProperties.MANIFEST_TARGET_SIZE_BYTES, TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
+                )
+            ),
+            min_count_to_merge=int(
+                properties.get(TableProperties.MANIFEST_MIN_MERGE_COUNT, MERGE_COMMIT_MIN_MANIFESTS)
+            ),
+            merge_enabled=True,
+            snapshot_producer=self,
+        )
+        merged: list[ManifestFile] = manager.merge_manifests(data) + deletes
+        self._delete_all_but({manifest.manifest_path for manifest in merged})
+        return merged
+
+    def _fold(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        """Reading and writing the list is what a commit to an old table costs, so it is kept short."""
+        metadata = self._transaction.table_metadata
+        for group in groups_to_fold(metadata, manifests, being_written=self._snapshot_id):
+            entries = [
+                _with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
+                for found in ExecutorFactory.get_or_create().map(self._live_entries, group)
+                for entry in found
+            ]
+            folded = {manifest.manifest_path for manifest in group}
+            manifests = [manifest for manifest in manifests if manifest.manifest_path not in folded]
+            manifests += self._write_manifest(self.spec(group[0].partition_spec_id), entries)
+        return manifests
+
+    def _live_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        return manifest.fetch_manifest_entry(self._io, discard_deleted=True)
+
+    def _delete_all_but(self, needed: set[str]) -> None:
+        """Manifests of this commit that were merged into another one are nobody's."""
+        for path in [path for path in self._written_manifests if path not in needed]:
+            self._written_manifests.remove(path)
+            with suppress(OSError):
+                self._io.delete(path)
+
+    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
+        if self._operation is not Operation.REPLACE:
+            return super()._summary(snapshot_properties or {})
+        # PyIceberg knows no replace; its totals are those of an overwrite.
+        self._operation = Operation.OVERWRITE
+        summary = super()._summary(snapshot_properties or {})
+        self._operation = Operation.REPLACE
+        return summary.model_copy(update={"operation": Operation.REPLACE})
+
+    def _commit(self) -> UpdatesAndRequirements:
+        updates, requirements = super()._commit()
+        ref = self._transaction.table_metadata.refs.get(self._target_branch or "")
+        if ref is None:
+            return updates, requirements
+        # PyIceberg would reset the branch's own retention on every write.
+        moved = point_ref(self._target_branch or "", ref.model_copy(update={"snapshot_id": self._snapshot_id}))
+        return tuple(moved if isinstance(update, SetSnapshotRefUpdate) else update for update in updates), requirements
+
+
+def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
+
+
+def _changes_between(table: Table, base: Snapshot | None, head: Snapshot) -> Iterator[ManifestEntry]:
+    """Files that commits after the base added or removed, other than by rewriting them."""
+    changing = {Operation.APPEND, Operation.OVERWRITE, Operation.DELETE}
+    for content in (ManifestContent.DATA, ManifestContent.DELETES):
+        manifests, snapshot_ids = _validation_history(table, base, head, changing, content)
+        for manifest in manifests:
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+                if entry.snapshot_id in snapshot_ids and entry.status != ManifestEntryStatus.EXISTING:
+                    yield entry
+
+
+def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO, files: Iterable[DataFile]) -> bool:
+    """Whether rows of one of the files were deleted after the base.
+
+    PyIceberg's own check counts from the sequence number of the head, and so misses what an earlier
+    commit deleted. Equality deletes may mean rows of any partition, so each of them is one too many.
+    """
+    since, index = base.sequence_number or 0, DeleteFileIndex()
+    for manifest in changes.unopened:
+        if manifest.content != ManifestContent.DELETES or manifest.sequence_number <= since:
+            continue
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
+            if (entry.sequence_number or 0) <= since:
+                continue
+            if entry.data_file.content == DataFileContent.EQUALITY_DELETES:
+                return True
+            index.add_delete_file(entry, entry.data_file.partition)
+    return any(index.for_data_file(since, file, file.partition) for file in files)
+
+
+def _has_live_files(manifest: ManifestFile) -> bool:
+    return bool(manifest.has_added_files() or manifest.has_existing_files())
