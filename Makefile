@@ -1,16 +1,16 @@
 # Every target sets up what it needs by itself: `make demo` and `make test` work in a fresh clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-slow test-unproven check format bench schemas rows lock clean
+.PHONY: help setup demo ui test test-slow e2e check format bench schemas rows lock clean
 
 BIN := .venv/bin
 # What ruff and mypy judge beyond the package itself.
-PYTHON_CODE := floe_dagster_iceberg definitions.py examples scripts
+PYTHON_CODE := floe_dagster_iceberg definitions.py examples scripts benchmarks
 ARGS ?=
 
 export DAGSTER_DISABLE_TELEMETRY ?= yes
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with the locked packages, and fetch Spark's jars (seconds when it is done already)
 	@scripts/setup.sh
@@ -24,13 +24,13 @@ ui: setup ## Serve definitions.py in the Dagster UI
 
 # One file stays on one worker, so that what a module shares is made once.
 test: setup ## Run the tests, except those marked slow (ARGS="-k name" picks some)
-	@$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not unproven" $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not e2e" $(ARGS)
 
 test-slow: setup ## Run the fault and load suites
-	@$(BIN)/pytest -m "slow and not unproven" $(ARGS)
+	@$(BIN)/pytest -m "slow and not e2e" --durations=10 $(ARGS)
 
-test-unproven: setup ## Run the tests of open issues that have not passed as a whole yet
-	@$(BIN)/pytest -m unproven $(ARGS)
+e2e: setup ## Drive the demo in the Dagster UI with Chromium, and take the README's screenshots
+	@$(BIN)/pytest tests/e2e -m e2e $(ARGS)
 
 check: setup ## Judge style, types, layers, changelog and schemas; changes nothing
 	@$(BIN)/ruff check .
@@ -44,9 +44,8 @@ format: setup ## Format the code and mend what ruff can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: setup ## Run the benchmarks
-	@ls benchmarks/bench_*.py >/dev/null 2>&1 || { echo "There are no benchmarks yet (benchmarks/bench_*.py)."; exit 1; }
-	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python "$$file" $(ARGS) || exit 1; done
+bench: setup ## Run the benchmarks into benchmarks/results.md (ONLY=name picks one, ARGS=--quick tries them out)
+	@$(BIN)/python -m benchmarks $(ONLY) $(ARGS)
 
 schemas: setup ## Write the JSON Schema of every model to docs/schemas/
 	@$(BIN)/python scripts/export_schemas.py

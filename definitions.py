@@ -4,19 +4,29 @@ Artifacts come from $FLOE_ARTIFACTS or .floe/compiled_artifacts.json; without th
 lives in a SQLite catalog below $FLOE_HOME or .floe.
 """
 
-import os
-from pathlib import Path
-
-from dagster import AssetsDefinition, Definitions, load_asset_checks_from_modules, load_assets_from_modules
+from dagster import (
+    AssetsDefinition,
+    AssetSelection,
+    Definitions,
+    define_asset_job,
+    load_asset_checks_from_modules,
+    load_assets_from_modules,
+)
 
 from examples import bronze, gold, silver
-from floe_dagster_iceberg import create_iceberg_resources
+from examples.jobs import JOBS
+from floe_dagster_iceberg import CompiledArtifacts, create_iceberg_resources
 
 _layers = [bronze, silver, gold]
-_artifacts = Path(os.environ.get("FLOE_ARTIFACTS", ".floe/compiled_artifacts.json"))
-_given = _artifacts if "FLOE_ARTIFACTS" in os.environ or _artifacts.exists() else None
-
 _assets = [asset for asset in load_assets_from_modules(_layers) if isinstance(asset, AssetsDefinition)]
 
-iceberg = create_iceberg_resources(_given, assets=_assets)
-defs = Definitions.merge(iceberg.definitions(), Definitions(asset_checks=load_asset_checks_from_modules(_layers)))
+iceberg = create_iceberg_resources(CompiledArtifacts.from_environment(), assets=_assets)
+_health = define_asset_job("table_health_checks", selection=AssetSelection.checks(*iceberg.asset_checks))
+
+defs = Definitions()
+# Artifacts without a catalog leave nothing to serve.
+if iceberg:
+    defs = Definitions.merge(
+        iceberg.definitions(),
+        Definitions(asset_checks=load_asset_checks_from_modules(_layers), jobs=[*JOBS, _health]),
+    )

@@ -6,12 +6,14 @@ import dagster as dg
 import pyarrow as pa
 
 from examples.bars import draw_bars
-from examples.bronze import NEW_YORK_DAYS
+from examples.bronze import ALL_DAYS_IN_ONE_RUN, NEW_YORK_DAYS
 from examples.silver import ON_SPARK, departures
 
 LATE_MINUTES = 15
 FOG_MILES, HAZE_MILES = 1, 5
 REVIEWED = "reviewed"
+# The first day has none before it.
+WITH_THE_DAY_BEFORE = dg.TimeWindowPartitionMapping(start_offset=-1, allow_nonexistent_upstream_partitions=True)
 
 
 @dg.asset(
@@ -43,6 +45,30 @@ def carrier_punctuality(context: dg.AssetExecutionContext, flown: Any, airlines:
     shares = {row["name"]: row["late_share"] or 0.0 for row in result.orderBy(f.desc("late_share")).collect()}
     context.add_output_metadata({"late by carrier": dg.MetadataValue.md(draw_bars(shares))})
     return result
+
+
+@dg.asset(
+    key_prefix="gold",
+    group_name="gold",
+    ins={
+        "flown": dg.AssetIn(departures.key, input_manager_key=ON_SPARK),
+        "airports": dg.AssetIn(["bronze", "airports"], input_manager_key=ON_SPARK),
+    },
+    metadata={"iceberg/write_mode": "overwrite"},
+    io_manager_key=ON_SPARK,
+    kinds={"spark"},
+)
+def route_punctuality(flown: Any, airports: Any) -> Any:
+    """How many flights of a route arrive late."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - loading the code location must not load Spark
+
+    late = f.avg((f.col("arrival_delay") > LATE_MINUTES).cast("double"))
+    places = airports.select(f.col("faa").alias("dest"), f.col("name").alias("destination"))
+    return (
+        flown.groupBy("origin", "dest")
+        .agg(f.count("*").alias("flights"), f.round(late, 4).alias("late_share"))
+        .join(f.broadcast(places), "dest", "left")
+    )
 
 
 @dg.asset(
@@ -103,27 +129,24 @@ def aircraft(flown: Any) -> Any:
     key_prefix="gold",
     group_name="gold",
     partitions_def=NEW_YORK_DAYS,
-    ins={
-        "two_days": dg.AssetIn(
-            departures.key,
-            input_manager_key=ON_SPARK,
-            partition_mapping=dg.TimeWindowPartitionMapping(start_offset=-1),
-        ),
-    },
-    metadata={"partition_expr": "day"},
+    backfill_policy=ALL_DAYS_IN_ONE_RUN,
+    ins={"flown": dg.AssetIn(departures.key, input_manager_key=ON_SPARK, partition_mapping=WITH_THE_DAY_BEFORE)},
+    metadata={"partition_expr": "day", "iceberg/partition_spec": ["month(day)"]},
     io_manager_key=ON_SPARK,
     kinds={"spark"},
 )
-def day_over_day(context: dg.AssetExecutionContext, two_days: Any) -> Any:
+def day_over_day(context: dg.AssetExecutionContext, flown: Any) -> Any:
     """How much worse or better a day was than the one before, which is read along with it."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - loading the code location must not load Spark
 
-    is_today = f.col("scheduled_hour") >= f.lit(context.partition_time_window.start)
-    return two_days.agg(
-        f.round(f.avg(f.when(is_today, f.col("departure_delay"))), 2).alias("delay"),
-        f.round(f.avg(f.when(~is_today, f.col("departure_delay"))), 2).alias("delay_before"),
-        f.count(f.when(is_today, 1)).alias("flights"),
-    ).withColumn("day", f.lit(context.partition_key).cast("date"))
+    first, end = context.partition_time_window
+    local = f.from_utc_timestamp("scheduled_hour", NEW_YORK_DAYS.timezone)
+    days = flown.groupBy(f.to_date(local).alias("day")).agg(
+        f.count("*").alias("flights"), f.round(f.avg("departure_delay"), 2).alias("delay")
+    )
+    before = days.select(f.date_add("day", 1).alias("day"), f.col("delay").alias("delay_before"))
+    asked = (f.col("day") >= f.lit(first.date())) & (f.col("day") < f.lit(end.date()))
+    return days.where(asked).join(before, "day", "left")
 
 
 @dg.asset(
@@ -143,9 +166,17 @@ def reviewed_routes(flown: Any) -> Any:
     return flown.groupBy("origin", "dest").agg(f.count("*").alias("flights")).orderBy(f.desc("flights")).limit(20)
 
 
-@dg.asset_check(asset=carrier_punctuality, description="Every carrier has flights, and shares are shares.")
+@dg.asset_check(asset=carrier_punctuality)
 def shares_are_shares(carrier_punctuality: pa.Table) -> dg.AssetCheckResult:
-    """Check the answer before somebody shows it around."""
+    """Every share is between nothing and all."""
     shares = carrier_punctuality.column("late_share").drop_null().to_pylist()
     carriers = carrier_punctuality.num_rows
     return dg.AssetCheckResult(passed=all(0 <= share <= 1 for share in shares), metadata={"carriers": carriers})
+
+
+@dg.asset_check(asset=day_over_day)
+def days_are_complete(day_over_day: pa.Table) -> dg.AssetCheckResult:
+    """Every day has flights, and one row."""
+    days, flights = day_over_day.column("day").unique(), day_over_day.column("flights").to_pylist()
+    complete = len(days) == day_over_day.num_rows and all(flights)
+    return dg.AssetCheckResult(passed=complete, metadata={"days": len(days), "flights": sum(flights)})

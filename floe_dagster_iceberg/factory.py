@@ -18,7 +18,6 @@ from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring
 from floe_dagster_iceberg.maintenance.checks import build_checks, check_key, tables_of
 from floe_dagster_iceberg.maintenance.definitions import MaintenanceParts, build_parts
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
-from floe_dagster_iceberg.maintenance.pools import table_pool, with_op_settings
 from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.models import MaintenancePolicy
 from floe_dagster_iceberg.resources import IcebergResource
@@ -97,7 +96,7 @@ def create_iceberg_resources(
         artifacts: Compiled artifacts, a path to them, or their content. None is the embedded
             default: a SQLite catalog below `$FLOE_HOME`, else below `.floe`.
         assets: Assets that are stored in Iceberg. They get their table's name, a kind, a health
-            check, a pool and the size of their pod.
+            check and, with `k8s_job_executor`, the size of their pod.
         policy: How tables are maintained; wins over the artifacts and over table properties.
         maintenance: Whether to define the maintenance assets; one code location of a catalog is enough.
 
@@ -132,7 +131,7 @@ def _build_bundle(
         op_tags=tags,
     )
     namespace = iceberg.default_namespace
-    described = _describe_assets(assets, sizes, namespace)
+    described = list(describe_iceberg_assets(assets, default_namespace=namespace))
     checks = build_checks(described, wiring, default_namespace=namespace)
     watched = [check_key(key) for key in tables_of(described, default_namespace=namespace)]
     parts = build_parts(wiring, settings, job_tags=tags, health_checks=watched) if maintenance else MaintenanceParts()
@@ -143,14 +142,12 @@ def _build_bundle(
         jobs=parts.jobs,
         schedules=parts.schedules,
         sensors=parts.sensors,
-        executor=build_executor(artifacts),
+        executor=build_executor(artifacts, sizes.step_configs(described)),
     )
 
 
 def _build_resources(artifacts: CompiledArtifacts, iceberg: IcebergResource) -> dict[str, Any]:
-    spark = artifacts.spark
-    given: dict[str, Any] = {} if spark.master is None else {"master": spark.master}
-    pyspark = IcebergSparkResource(iceberg=iceberg, remote=spark.remote, spark_config=spark.conf, **given)
+    pyspark = IcebergSparkResource.from_artifacts(artifacts, iceberg)
     return {
         _ICEBERG: iceberg,
         _SPARK: pyspark,
@@ -158,14 +155,3 @@ def _build_resources(artifacts: CompiledArtifacts, iceberg: IcebergResource) -> 
         "iceberg_arrow_io_manager": ArrowIcebergIOManager(iceberg=iceberg),
         "iceberg_spark_io_manager": SparkIcebergIOManager(iceberg=iceberg, pyspark=pyspark),
     }
-
-
-def _describe_assets(assets: Sequence[IcebergAsset], sizes: PodSizes, namespace: str) -> list[IcebergAsset]:
-    described = []
-    for asset in describe_iceberg_assets(assets, default_namespace=namespace):
-        tables = list(tables_of([asset], default_namespace=namespace).values())
-        specs = [asset] if isinstance(asset, AssetSpec) else list(asset.specs)
-        # An op that writes several tables has no single pool that would fit.
-        pool = table_pool(tables[0]) if len(tables) == 1 else None
-        described.append(with_op_settings(asset, pool=pool, op_tags=sizes.asset_tags(specs[0].tags)))
-    return described

@@ -20,11 +20,16 @@ def dagster_failures(context: OutputContext | InputContext) -> Iterator[None]:
     except FloeStorageError as error:
         if not in_a_run(context):
             raise
-        raise Failure(
-            description=str(error),
-            metadata={
-                "iceberg/error": MetadataValue.text(type(error).__name__),
-                "iceberg/retryable": MetadataValue.bool(error.retryable),
-            },
-            allow_retries=error.retryable,
-        ) from error
+        raise to_failure(error) from error
+
+
+def to_failure(error: FloeStorageError) -> Failure:
+    """An error of this package as Dagster shows it; retried only where that may help."""
+    return Failure(
+        description=str(error),
+        metadata={
+            "iceberg/error": MetadataValue.text(type(error).__name__),
+            "iceberg/retryable": MetadataValue.bool(error.retryable),
+        },
+        allow_retries=error.retryable,
+    )

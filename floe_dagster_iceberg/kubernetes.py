@@ -6,13 +6,21 @@ A resource preset is either short or long:
     "large": {"requests": {"cpu": "2", "memory": "8Gi"}, "limits": {"memory": "8Gi"},
               "node_selector": {"pool": "batch"}, "tolerations": [{"key": "batch", "operator": "Exists"}]}
 
-It becomes the tag `dagster-k8s/config`: on an op it sizes the step's pod, on a job the run's.
+It becomes the tag `dagster-k8s/config`: on an op it sizes the step's pod, on a job the run's. The ops of
+data assets are the user's; they stay as they are, and the executor is told what their steps get.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Self
 
-from dagster import ExecutorDefinition, in_process_executor, multiprocess_executor
+from dagster import (
+    AssetsDefinition,
+    AssetSpec,
+    ExecutorDefinition,
+    OpDefinition,
+    in_process_executor,
+    multiprocess_executor,
+)
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
@@ -27,6 +35,9 @@ _PRESETS_PATH: Final = "plugins.orchestrator.config.resource_presets"
 _EXECUTOR_PATH: Final = "plugins.orchestrator.config.executor"
 _DEFAULT_PRESET: Final = "default"
 _MAINTENANCE_PRESET: Final = "maintenance"
+_K8S_EXECUTOR: Final = "k8s_job_executor"
+# Where that executor's own configuration takes what single steps get.
+_PER_STEP: Final = "per_step_k8s_config"
 
 
 def _as_text(value: object) -> object:
@@ -101,9 +112,24 @@ class PodSizes:
             for which, schedule in settings.schedules.items()
         }
 
-    def asset_tags(self, tags: Mapping[str, str]) -> dict[str, Any]:
-        """Tags of a data asset: the preset that its tag `floe/resources` names, or 'default'."""
-        return self.tags_for(tags.get(PRESET_TAG))
+    def step_configs(self, assets: Iterable[AssetsDefinition | AssetSpec]) -> dict[str, dict[str, Any]]:
+        """What the steps of data assets get, by the name of their op.
+
+        It is the preset that an asset's tag `floe/resources` names, else 'default'. Left out are ops
+        that say it themselves by their tag `dagster-k8s/config`, and graphs, which have several ops.
+
+        Raises:
+            ValidationError: An asset names a preset that there is not.
+        """
+        configs = {}
+        for each in assets:
+            if isinstance(each, AssetSpec) or not each.is_executable or not isinstance(each.node_def, OpDefinition):
+                continue
+            named = next((spec.tags[PRESET_TAG] for spec in each.specs if PRESET_TAG in spec.tags), None)
+            tags = self.tags_for(named)
+            if tags and K8S_CONFIG_TAG not in each.op.tags:
+                configs[each.op.name] = tags[K8S_CONFIG_TAG]
+        return configs
 
 
 class _ExecutorSettings(FrozenModel):
@@ -111,10 +137,16 @@ class _ExecutorSettings(FrozenModel):
     config: dict[str, Any] = Field(default_factory=dict)
 
 
-def build_executor(artifacts: CompiledArtifacts) -> ExecutorDefinition | None:
+def build_executor(
+    artifacts: CompiledArtifacts, step_configs: Mapping[str, Mapping[str, Any]] | None = None
+) -> ExecutorDefinition | None:
     """The executor that the artifacts name, as `{"type": ..., "config": {...}}`; None leaves it to Dagster.
 
     Types are `in_process`, `multiprocess` and `k8s_job_executor`; the config is that executor's own.
+
+    Args:
+        artifacts: The artifacts.
+        step_configs: What steps get, by the name of their op; only `k8s_job_executor` has pods to give it to.
 
     Raises:
         ValidationError: The type is unknown.
@@ -123,8 +155,10 @@ def build_executor(artifacts: CompiledArtifacts) -> ExecutorDefinition | None:
         return None
     with faults_as_errors(_EXECUTOR_PATH):
         settings = _ExecutorSettings.model_validate(artifacts.executor)
-    executor = _executor_named(settings.type)
-    return executor.configured(settings.config) if settings.config else executor
+    executor, config = _executor_named(settings.type), dict(settings.config)
+    if settings.type == _K8S_EXECUTOR and step_configs:
+        config[_PER_STEP] = {**step_configs, **config.get(_PER_STEP, {})}
+    return executor.configured(config) if config else executor
 
 
 def _executor_named(name: str) -> ExecutorDefinition:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
+# Dagster's launchpad begins with every default, and with asterisks for those of secrets, None included; a
+# default that only a factory knows is left out, so that what the launchpad shows can be launched as it stands.
 _SECRET: dict[str, Any] = {"dagster__is_secret": True}
+_MASK = "********"
 # What catalog plugins call the resource's own fields.
 _FIELDS_OF_CATALOG = {
     "catalog_name": "catalog_name",
@@ -79,7 +82,7 @@ class IcebergResource(ConfigurableResource[Any]):
     )
     catalog_name: str = Field(default="floe", description="Name of the catalog, the same in both engines.")
     catalog_uri: str | None = Field(
-        default=None,
+        default_factory=lambda: None,
         repr=False,
         json_schema_extra=_SECRET,
         description="Address of the catalog; an SQLAlchemy URL for 'sql'.",
@@ -87,10 +90,10 @@ class IcebergResource(ConfigurableResource[Any]):
     warehouse: str | None = Field(default=None, description="Location of the warehouse, or its name in the catalog.")
     client_id: str | None = Field(default=None, description="OAuth2 client id.")
     client_secret: str | None = Field(
-        default=None, repr=False, json_schema_extra=_SECRET, description="OAuth2 client secret."
+        default_factory=lambda: None, repr=False, json_schema_extra=_SECRET, description="OAuth2 client secret."
     )
     token: str | None = Field(
-        default=None,
+        default_factory=lambda: None,
         repr=False,
         json_schema_extra=_SECRET,
         description="Bearer token, instead of client id and secret.",
@@ -128,12 +131,9 @@ class IcebergResource(ConfigurableResource[Any]):
         if artifacts.storage is not None:
             given["storage_type"] = artifacts.storage.type
             given["storage_properties"] = {key: _as_text(value) for key, value in artifacts.storage.config.items()}
-        return cls(
-            catalog_type=artifacts.catalog.type,
-            catalog_properties=config,
-            default_namespace=artifacts.default_namespace,
-            **given,
-        )
+        given["catalog_properties"] = config
+        given = {name: value for name, value in given.items() if value != {}}
+        return cls(catalog_type=artifacts.catalog.type, default_namespace=artifacts.default_namespace, **given)
 
     @property
     def table_manager(self) -> "IcebergTableManager":
@@ -162,6 +162,15 @@ class IcebergResource(ConfigurableResource[Any]):
             WriteError: It cannot.
         """
         del context
+        self.check_storage()
+
+    def check_storage(self) -> None:
+        """Write a tiny object below the warehouse and delete it; once per process.
+
+        Raises:
+            WriteError: The location is missing, or the credentials do not allow writing there.
+            CatalogConnectionError: The storage does not answer.
+        """
         self._connection.check_storage()
 
     def health_check(self) -> HealthStatus:
@@ -196,6 +205,12 @@ class IcebergResource(ConfigurableResource[Any]):
 
 
 def _looked_up(settings: Mapping[str, str]) -> dict[str, str]:
+    for key, value in settings.items():
+        if value == _MASK:
+            raise ValidationError(
+                f"The setting '{key}' is '{_MASK}': Dagster's launchpad writes that in place of a secret. "
+                "Remove 'resources' from the run's configuration, and the values of the code location are used."
+            )
     # Dagster looks up an EnvVar only in resources that it starts itself; in scripts and notebooks we do.
     return {key: _value_of(value) if isinstance(value, EnvVar) else value for key, value in settings.items()}
 

@@ -1,10 +1,11 @@
 """The Spark session as a Dagster resource, configured by the same `IcebergResource` as everything else."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from dagster import ConfigurableResource, InitResourceContext
 from pydantic import Field
 
+from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.spark.leases import LEASES
 
@@ -27,7 +28,7 @@ class IcebergSparkResource(ConfigurableResource[Any]):
         default="local[*]", description="Where Spark runs: local[*], spark://host:7077, k8s://https://host, yarn."
     )
     remote: str | None = Field(
-        default=None,
+        default_factory=lambda: None,
         repr=False,
         json_schema_extra={"dagster__is_secret": True},
         description="Address of a Spark Connect server, such as sc://host:15002, instead of a master.",
@@ -38,6 +39,14 @@ class IcebergSparkResource(ConfigurableResource[Any]):
         json_schema_extra={"dagster__is_secret": True},
         description="Spark conf; it wins over what this package sets.",
     )
+
+    @classmethod
+    def from_artifacts(cls, artifacts: CompiledArtifacts, iceberg: IcebergResource) -> Self:
+        """Configure from the `plugins.compute.config` of compiled artifacts; Spark is not started."""
+        spark = artifacts.spark
+        given: dict[str, Any] = {"master": spark.master, "remote": spark.remote, "spark_config": spark.conf}
+        # What is not given stays unset: the launchpad begins with what is set, and with asterisks for secrets.
+        return cls(iceberg=iceberg, **{name: value for name, value in given.items() if value})
 
     @property
     def spark_session(self) -> "SparkSession":

@@ -11,23 +11,6 @@ from services.lake import NAMESPACE, Lake, open_catalog
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
-# Written for issues that are still open and not yet seen to pass as a whole on a quiet machine.
-# `make test-unproven` runs them; a file leaves this list when it has passed.
-UNPROVEN = {
-    "test_maintenance_races.py",
-    "test_spark_exactly_once.py",
-    "test_spark_filters.py",
-    "test_spark_reading.py",
-    "test_spark_straddling.py",
-    "test_spark_writing.py",
-}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.name in UNPROVEN:
-            item.add_marker("unproven")
-
 
 @pytest.fixture(autouse=True)
 def _nobody_elses_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,16 @@ class CompiledArtifacts(FrozenModel):
         return cls.from_dict(sources.read_file(Path(path)))
 
     @classmethod
+    def from_environment(cls) -> Self | None:
+        """Read the file that `$FLOE_ARTIFACTS` names, else `.floe/compiled_artifacts.json`; None when there is neither.
+
+        Raises:
+            ValidationError: The variable names no file, or the file holds no artifacts.
+        """
+        path = sources.find_file()
+        return None if path is None else cls.from_json_file(path)
+
+    @classmethod
     def from_text(cls, text: str) -> Self:
         """Read JSON or YAML text; a Kubernetes ConfigMap around it is looked through.
 

@@ -1,13 +1,27 @@
 """Anything that holds artifacts -> a dict."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from floe_dagster_iceberg.errors import ValidationError
+
+FILE_VARIABLE: Final = "FLOE_ARTIFACTS"
+DEFAULT_FILE: Final = Path(".floe/compiled_artifacts.json")
+
+
+def find_file() -> Path | None:
+    """Where the artifacts of this process are: `$FLOE_ARTIFACTS`, else `.floe/compiled_artifacts.json` if it exists.
+
+    A file that the variable names is returned unseen: that it is missing is an error to be told.
+    """
+    if named := os.environ.get(FILE_VARIABLE):
+        return Path(named)
+    return DEFAULT_FILE if DEFAULT_FILE.exists() else None
 
 
 def read(source: object) -> dict[str, Any]:
@@ -35,7 +49,9 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ValidationError(f"Artifacts file '{path}' cannot be read: {error.strerror}.") from error
+        raise ValidationError(
+            f"Artifacts file '{path}' cannot be read: {error.strerror}. Check the path and its rights."
+        ) from error
     return read_text(text, origin=f"file '{path}'")
 
 

@@ -1,7 +1,8 @@
 """The maintenance assets: a Dagster context and a policy in, a materialization that tells what was done out."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,11 +19,12 @@ from dagster import (
     asset,
 )
 
+from floe_dagster_iceberg.errors import FloeStorageError
+from floe_dagster_iceberg.failures import to_failure
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
-from floe_dagster_iceberg.maintenance.pools import MAINTENANCE_POOL
 from floe_dagster_iceberg.maintenance.reporting import build_health_metadata, build_operation_metadata
-from floe_dagster_iceberg.maintenance.run_config import HealthConfig, MaintenanceConfig
+from floe_dagster_iceberg.maintenance.run_config import HealthConfig, MaintenanceConfig, OrphanConfig
 from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
 from floe_dagster_iceberg.maintenance.table_runs import MaintenanceRun, TableOutcome
 from floe_dagster_iceberg.models import MaintenanceStatus
@@ -31,6 +33,8 @@ from floe_dagster_iceberg.resources import IcebergResource
 Step = Callable[..., MaterializeResult[None]]
 
 GROUP: Final = "iceberg_maintenance"
+# Limited to one, it lets no two operations work at the same time, and so never on one table.
+MAINTENANCE_POOL: Final = GROUP
 EVERY_TABLE_CHECK: Final = "every_table_succeeded"
 
 _DESCRIPTIONS: Final = {
@@ -98,8 +102,9 @@ def _health_step(wiring: MaintenanceWiring) -> Step:
 
     def measure(context: AssetExecutionContext, config: HealthConfig) -> MaterializeResult:  # type: ignore[type-arg]
         started = time.perf_counter()
-        run = wiring.open_run(which, context, config.apply_to(wiring.sources))
-        outcomes = run.measure(config.health_tier)
+        with _whole_run_failures():
+            run = wiring.open_run(which, context, config.apply_to(wiring.sources))
+            outcomes = run.measure(config.health_tier)
         metadata = build_health_metadata(outcomes, run.policy, seconds=time.perf_counter() - started)
         return _conclude(which, outcomes, metadata, config)
 
@@ -107,14 +112,45 @@ def _health_step(wiring: MaintenanceWiring) -> Step:
 
 
 def _operation_step(which: MaintenanceAsset, wiring: MaintenanceWiring) -> Step:
+    if which is MaintenanceAsset.ORPHAN_FILES:
+        return _orphan_step(wiring)
+
     def operate(context: AssetExecutionContext, config: MaintenanceConfig) -> MaterializeResult:  # type: ignore[type-arg]
-        started = time.perf_counter()
-        run = wiring.open_run(which, context, config.apply_to(wiring.sources))
-        outcomes = run.operate()
-        metadata = build_operation_metadata(which, outcomes, run.policy, seconds=time.perf_counter() - started)
-        return _conclude(which, outcomes, metadata, config)
+        return _operate(which, wiring, context, config, MaintenanceRun.operate)
 
     return operate
+
+
+def _orphan_step(wiring: MaintenanceWiring) -> Step:
+    def clear_or_restore(context: AssetExecutionContext, config: OrphanConfig) -> MaterializeResult:  # type: ignore[type-arg]
+        work = MaintenanceRun.restore if config.restore else MaintenanceRun.operate
+        return _operate(MaintenanceAsset.ORPHAN_FILES, wiring, context, config, work)
+
+    return clear_or_restore
+
+
+def _operate(
+    which: MaintenanceAsset,
+    wiring: MaintenanceWiring,
+    context: AssetExecutionContext,
+    config: MaintenanceConfig,
+    work: Callable[[MaintenanceRun], list[TableOutcome]],
+) -> MaterializeResult[None]:
+    started = time.perf_counter()
+    with _whole_run_failures():
+        run = wiring.open_run(which, context, config.apply_to(wiring.sources))
+        outcomes = work(run)
+    metadata = build_operation_metadata(which, outcomes, run.policy, seconds=time.perf_counter() - started)
+    return _conclude(which, outcomes, metadata, config)
+
+
+@contextmanager
+def _whole_run_failures() -> Iterator[None]:
+    """What concerns no single table, such as a catalog that cannot be reached, fails the run."""
+    try:
+        yield
+    except FloeStorageError as error:
+        raise to_failure(error) from error
 
 
 def _build_asset(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from pyiceberg.manifest import FileFormat
@@ -15,6 +16,8 @@ NEWEST_FORMAT_OF_PYICEBERG: Final = 2
 MOST_BYTES_TO_SORT: Final = 256 * 1024 * 1024
 # Entries of the manifests that are put together are sorted in memory.
 MOST_ENTRIES_TO_SORT: Final = 500_000
+# Its procedure refuses to look for younger ones, even for a dry run.
+YOUNGEST_ORPHANS_OF_SPARK: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True)

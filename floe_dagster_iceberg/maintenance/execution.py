@@ -120,7 +120,9 @@ class TaskRunner:
                 return _sum_of(rewrites)
 
     def _expire(self, task: Task) -> Work:
-        expired = expire(task.table, task.policy.expiry, task.now, self._budget, progress=self._progress)
+        expired = expire(
+            task.table, task.policy.expiry, task.now, self._budget, progress=self._progress, read=task.manifests
+        )
         if not expired.snapshots and not expired.refs and not expired.deleted.files:
             return NOTHING_LEFT
         return Work(
@@ -155,7 +157,7 @@ class TaskRunner:
 
         if self._spark is None:
             raise EngineCapabilityError("There is no Spark session. Configure an IcebergSparkResource.", engine="spark")
-        return SparkRun(task, self._spark, self._budget)
+        return SparkRun(task, self._spark, self._budget, self._progress)
 
 
 def _sum_of(rewrites: Sequence[FileRewrite]) -> Work:

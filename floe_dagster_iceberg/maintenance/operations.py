@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.maintenance.execution import TaskRunner
     from floe_dagster_iceberg.maintenance.tasks import Task, Work
     from floe_dagster_iceberg.spark.maintenance import SparkProvider
+    from floe_dagster_iceberg.table.health import LiveFiles
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 # What an operation changes, and no deeper, is measured before and after it.
@@ -122,28 +123,33 @@ class TableMaintenance:
             report.table = task.identifier
             planned = self._runner.plan(task)
             report.plan = planned.plan
-            report.before = self._measure(task.table, policy, _TIERS[operation])
+            tier = _TIERS[operation]
+            live = task.live if tier is HealthTier.FILES else None
+            report.before = self._measure(task.table, policy, tier, live)
             if policy.dry_run:
                 return report.finish(MaintenanceStatus.PLANNED)
             if not planned.plan.is_actionable:
                 return report.finish(MaintenanceStatus.SKIPPED)
             work = self._runner.run(task, planned)
-            report.after = self._measure(self._manager.load_table(task.identifier), policy, _TIERS[operation])
+            report.after = self._measure(self._manager.load_table(task.identifier), policy, tier)
         except CommitConflictError as lost:
             return report.left_for_next_run(lost.reason)
         except FloeStorageError as error:
             return report.finish(MaintenanceStatus.FAILED, error=str(error))
         return report.left_for_next_run(work.lost, work) if work.lost else report.finish(MaintenanceStatus.DONE, work)
 
-    def restore_orphans(self, table: str | TableIdentifier, quarantine_id: str | None = None) -> int:
+    def restore_orphans(
+        self, table: str | TableIdentifier, quarantine_id: str | None = None, *, dry_run: bool = False
+    ) -> int:
         """Move files in quarantine back to where they were, byte by byte the same.
 
         Args:
             table: The table.
             quarantine_id: One quarantine; all of the table's if not given.
+            dry_run: Whether to count them only.
 
         Returns:
-            How many files came back.
+            How many files came back, or would.
 
         Raises:
             NoSuchTableError: There is no such table.
@@ -151,7 +157,7 @@ class TableMaintenance:
         """
         from floe_dagster_iceberg.table.orphans import restore_quarantines  # noqa: PLC0415 - it loads PyIceberg
 
-        return restore_quarantines(self._manager.load_table(table), quarantine_id)
+        return restore_quarantines(self._manager.load_table(table), quarantine_id, dry_run=dry_run)
 
     @cached_property
     def _runner(self) -> "TaskRunner":
@@ -165,10 +171,12 @@ class TableMaintenance:
         loaded = self._manager.load_table(table)
         return Task(loaded, operation, policy, self._clock(), has_spark=self._spark is not None)
 
-    def _measure(self, table: "Table", policy: MaintenancePolicy, tier: HealthTier) -> TableHealth:
+    def _measure(
+        self, table: "Table", policy: MaintenancePolicy, tier: HealthTier, live: "LiveFiles | None" = None
+    ) -> TableHealth:
         from floe_dagster_iceberg.table.health import measure_health  # noqa: PLC0415 - it loads PyIceberg
 
-        return measure_health(table, tier=tier, compaction=policy.compaction, now=self._clock())
+        return measure_health(table, tier=tier, compaction=policy.compaction, now=self._clock(), live=live)
 
 
 class _Report:

@@ -9,6 +9,7 @@ from floe_dagster_iceberg.maintenance import rails
 from floe_dagster_iceberg.maintenance.engines import (
     MOST_ENTRIES_TO_SORT,
     NEWEST_FORMAT_OF_PYICEBERG,
+    YOUNGEST_ORPHANS_OF_SPARK,
     choose_engine,
     commit_needs_spark,
     compaction_needs_spark,
@@ -20,7 +21,7 @@ from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.delete_groups import plan_delete_groups
 from floe_dagster_iceberg.table.expiry_run import forecast_expiry
 from floe_dagster_iceberg.table.file_groups import FileGroup, plan_groups, within_limits
-from floe_dagster_iceberg.table.health import read_live_files, to_group_limits
+from floe_dagster_iceberg.table.health import to_group_limits
 from floe_dagster_iceberg.table.maintenance_marks import estimate_duration
 from floe_dagster_iceberg.table.manifest_rewrite import ManifestGroups, plan_manifests
 from floe_dagster_iceberg.table.orphans import OrphanSearch, find_orphans
@@ -29,7 +30,7 @@ from floe_dagster_iceberg.table.orphans import OrphanSearch, find_orphans
 def plan_compaction(task: Task) -> MaintenancePlan:
     """Plan to put small files together, as many as the budget allows."""
     table, policy = task.table, task.policy.compaction
-    live, strategy, limits = read_live_files(table), policy.to_strategy(), to_group_limits(table, policy)
+    live, strategy, limits = task.live, policy.to_strategy(), to_group_limits(table, policy)
     found = plan_groups(live.changes, table.metadata, strategy, limits)
     if not found:
         return task.nothing(
@@ -60,7 +61,7 @@ def plan_compaction(task: Task) -> MaintenancePlan:
 
 def plan_position_deletes(task: Task) -> MaintenancePlan:
     """Plan to put position delete files together, which only Spark can do."""
-    live = read_live_files(task.table)
+    live = task.live
     # Deletion vectors, which format version 3 has instead, are never more than one for each data file.
     has_delete_files = task.table.metadata.format_version <= NEWEST_FORMAT_OF_PYICEBERG
     groups = plan_delete_groups(live, task.table.properties, task.policy.compaction) if has_delete_files else []
@@ -92,7 +93,7 @@ def plan_expiry(task: Task) -> MaintenancePlan:
         rails.check_expiry(table, policy)
     except MaintenanceRefusedError as refused:
         return task.blocked(str(refused))
-    forecast = forecast_expiry(table, policy, task.now)
+    forecast = forecast_expiry(table, policy, task.now, task.manifests)
     expired, refs, files = forecast.plan.snapshot_ids, forecast.plan.refs, forecast.files
     if not expired and not refs and not forecast.old_metadata.files:
         return task.nothing(
@@ -164,6 +165,9 @@ def plan_orphans(
     choice = choose_engine(task.policy.engine, None, has_spark=task.has_spark)
     if choice.blocked_by is not None:
         return task.blocked(choice.blocked_by, engine=choice.engine), None
+    if choice.engine is MaintenanceEngine.SPARK and policy.older_than < YOUNGEST_ORPHANS_OF_SPARK:
+        why = f"Spark finds no orphans younger than {format_age(YOUNGEST_ORPHANS_OF_SPARK)}"
+        return task.blocked(f"{why}. Raise older_than, or use engine 'auto'.", engine=choice.engine), None
     try:
         rails.check_orphan_policy(table, policy, neighbours(table))
         found = find_orphans(

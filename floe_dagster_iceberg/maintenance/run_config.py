@@ -62,3 +62,11 @@ class HealthConfig(MaintenanceConfig):
     def health_tier(self) -> HealthTier:
         """The tier to measure."""
         return HealthTier(self.tier.value)
+
+
+class OrphanConfig(MaintenanceConfig):
+    """Run configuration of the orphan asset, which can also undo what it did."""
+
+    restore: bool = Field(
+        default=False, description="Move files that are in quarantine back to where they were, instead of new ones in."
+    )

@@ -30,10 +30,17 @@ class SparkRun:
         task: The task; its table is refreshed in place.
         provider: Returns the session.
         budget: How often to try against other writers.
+        progress: Told what Spark begins, and what it has done.
     """
 
-    def __init__(self, task: Task, provider: SparkProvider, budget: CommitBudget) -> None:
-        self._task, self._table, self._budget = task, task.table, budget
+    def __init__(
+        self,
+        task: Task,
+        provider: SparkProvider,
+        budget: CommitBudget,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        self._task, self._table, self._budget, self._progress = task, task.table, budget, progress
         self._identifier = to_identifier(task.table)
         self._procedures = SparkProcedures(provider(), task.table.catalog.name)
 
@@ -43,6 +50,7 @@ class SparkRun:
         Raises:
             CommitConflictError: Other writers won more often than the budget allows; nothing was changed.
         """
+        self._tell(f"Spark begins {self._task.operation} of {self._identifier}: {plan.summary}")
         match self._task.operation:
             case MaintenanceOperation.COMPACTION:
                 return self._compact()
@@ -119,11 +127,11 @@ class SparkRun:
                     raise
                 # What has expired stays expired; the rest is for the next run.
                 break
-            kept = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-            gone = sum(snapshot_id not in kept for snapshot_id in batch.snapshot_ids)
+            gone = batch.expired_from(table.metadata)
             if answer is None or not (gone or batch.refs):
                 break
             expired, deleted, statement = expired + gone, deleted + answer.total("deleted_"), answer.statement
+            self._tell(f"{expired} snapshots expired, {deleted} files deleted")
             if batch.is_complete:
                 break
         if policy.min_interval and expired:
@@ -132,10 +140,11 @@ class SparkRun:
         old = delete_old_metadata(table, policy, self._task.now)
         if not expired and not old.files:
             return NOTHING_LEFT
+        as_planned = deleted + old.files == plan.input_files
         return Work(
             files_removed=deleted + old.files,
-            # The procedure tells no bytes. It deletes what the plan named.
-            bytes_removed=plan.input_bytes,
+            # The procedure tells no bytes. Those of the plan are right if it deleted as many files.
+            bytes_removed=plan.input_bytes if as_planned else old.total_bytes,
             snapshots_expired=expired,
             statement=statement,
         )
@@ -161,6 +170,10 @@ class SparkRun:
             self._refresh()
             return answer
         raise AssertionError("the last attempt returns or raises")
+
+    def _tell(self, words: str) -> None:
+        if self._progress is not None:
+            self._progress(words)
 
     def _refresh(self) -> None:
         with translated(self._table.catalog.name, table=table_name(self._table)):

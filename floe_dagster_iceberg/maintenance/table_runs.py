@@ -127,6 +127,15 @@ class MaintenanceRun:
             outcomes.append(outcome)
         return outcomes
 
+    def restore(self) -> list[TableOutcome]:
+        """Move the orphans in every table's quarantines back to where they were; with `dry_run` only count them."""
+        candidates, outcomes = self._prepare()
+        for number, candidate in enumerate(candidates, start=1):
+            outcome = self._restore(candidate)
+            self._tell(f"{number} of {len(candidates)}", outcome)
+            outcomes.append(outcome)
+        return outcomes
+
     def _prepare(self) -> tuple[list[_Candidate], list[TableOutcome]]:
         """The tables to work on, and the outcomes of those that need no work or cannot be worked on."""
         selected = select_tables(self._manager, self.policy.policy.tables)
@@ -178,6 +187,21 @@ class MaintenanceRun:
             return _failed(candidate.table, error, candidate.policy)
         note = f"{health.data_files} files, {health.snapshots} snapshots."
         return TableOutcome(str(candidate.table), MaintenanceStatus.DONE, note, health=health, policy=candidate.policy)
+
+    def _restore(self, candidate: _Candidate) -> TableOutcome:
+        table, dry_run = candidate.table, candidate.policy.policy.dry_run
+        try:
+            files = self._maintenance.restore_orphans(table, dry_run=dry_run)
+        except FloeStorageError as error:
+            return _failed(table, error, candidate.policy)
+        if not files:
+            return _skipped(candidate, "No file is in quarantine.")
+        status, note = (
+            (MaintenanceStatus.PLANNED, f"{files} files would move back from quarantine.")
+            if dry_run
+            else (MaintenanceStatus.DONE, f"{files} files moved back from quarantine.")
+        )
+        return TableOutcome(str(table), status, note, policy=candidate.policy)
 
     def _ranked(self, candidates: Sequence[_Candidate]) -> Sequence[_Candidate]:
         """Where bytes are limited, those first that lose the most files for each byte that is rewritten."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from floe_dagster_iceberg.errors import ScanError
 from floe_dagster_iceberg.models import TableIdentifier
 
 if TYPE_CHECKING:
@@ -42,7 +43,13 @@ def select_tables(manager: "IcebergTableManager", globs: Sequence[str]) -> Selec
 
 
 def _exists(manager: "IcebergTableManager", name: str) -> bool:
-    return "." in name and manager.table_exists(name)
+    if "." not in name:
+        return False
+    try:
+        return manager.table_exists(name)
+    except ScanError:
+        # The catalog has it; what is wrong with it is told when its turn comes, and keeps no other from its own.
+        return True
 
 
 def _tables(manager: "IcebergTableManager", patterns: Sequence[str], parent: str = "") -> Iterator[TableIdentifier]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from pyiceberg.table import Table
@@ -17,8 +18,10 @@ from floe_dagster_iceberg.models import (
 )
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
 from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table.health import LiveFiles, read_live_files
 from floe_dagster_iceberg.table.maintenance_marks import last_run
 from floe_dagster_iceberg.table.quarantine import load_quarantines
+from floe_dagster_iceberg.table.reachability import ReadManifests
 from floe_dagster_iceberg.table.session import to_identifier
 
 
@@ -44,6 +47,16 @@ class Task:
     def identifier(self) -> TableIdentifier:
         """Name of the table."""
         return to_identifier(self.table)
+
+    @cached_property
+    def live(self) -> LiveFiles:
+        """The files that readers of main need, read once for the plan and for the state before it."""
+        return read_live_files(self.table)
+
+    @cached_property
+    def manifests(self) -> ReadManifests:
+        """Manifests of expiring snapshots, read for the plan and not again for what follows it."""
+        return ReadManifests(self.table.io)
 
     @property
     def own_policy(self) -> OperationPolicy:

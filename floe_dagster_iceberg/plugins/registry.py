@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, get_type_hints
 
@@ -88,11 +90,22 @@ def built_in(kind: Kind, name: str, config: Mapping[str, Any]) -> BuiltInPlugin[
 
 def known_plugins(kind: Kind) -> list[str]:
     """Names that can be used, installed and built-in."""
-    return sorted({*BUILT_INS[kind], *(point.name for point in entry_points(group=GROUPS[kind]))})
+    return sorted({*BUILT_INS[kind], *(point.name for point in _installed(kind))})
+
+
+def _installed(kind: Kind) -> tuple[EntryPoint, ...]:
+    return _installed_on(tuple(sys.path), GROUPS[kind])
+
+
+@lru_cache
+def _installed_on(search_path: tuple[str, ...], group: str) -> tuple[EntryPoint, ...]:
+    """What the packages on a search path offer; looking through all of them is as slow as reading a partition."""
+    del search_path
+    return tuple(entry_points(group=group))
 
 
 def _build(kind: Kind, name: str, config: Mapping[str, Any]) -> object:
-    installed = list(entry_points(group=GROUPS[kind], name=name))
+    installed = [point for point in _installed(kind) if point.name == name]
     if len(installed) > 1:
         sources = ", ".join(sorted(point.value for point in installed))
         raise ValidationError(f"Several packages offer the {kind} plugin '{name}': {sources}. Uninstall all but one.")

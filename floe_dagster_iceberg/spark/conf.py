@@ -13,13 +13,16 @@ from typing import Final
 
 import pyspark
 
+from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.secrets import REDACTION_REGEX, is_secret_key
 from floe_dagster_iceberg.spark.logs import LogBridge
-from floe_dagster_iceberg.spark.packages import jar_conf
+from floe_dagster_iceberg.spark.packages import jar_conf, listed
 
 SCRATCH_VARIABLE: Final = "FLOE_SPARK_SCRATCH"
 CATALOG_PREFIX: Final = "spark.sql.catalog."
-_LOCAL: Final = re.compile(r"local(\[(?P<cores>\d+|\*)(,\s*\d+)?\])?")
+_LOCAL: Final = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
+_EXTENSIONS: Final = "spark.sql.extensions"
+_ICEBERG: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 
@@ -56,8 +59,7 @@ class SparkSettings:
     @property
     def all_packages(self) -> frozenset[str]:
         """All jars by name: what catalog and storage need, and what the user's conf brings along."""
-        own = self.conf.get("spark.jars.packages", "").split(",")
-        return frozenset({*self.packages, *(name.strip() for name in own if name.strip())})
+        return frozenset({*self.packages, *listed(self.conf.get("spark.jars.packages"))})
 
     @property
     def is_local(self) -> bool:
@@ -66,11 +68,24 @@ class SparkSettings:
 
 
 class Scratch:
-    """The folder of a JVM's temporary files: blocks, downloads, Derby, the empty warehouse."""
+    """The folder of a JVM's temporary files: blocks, downloads, Derby, the empty warehouse.
+
+    Raises:
+        EngineCapabilityError: There is no folder that can be written to.
+    """
 
     def __init__(self) -> None:
-        # The working directory may be read-only, as the root file system of a pod often is.
-        self.folder = Path(tempfile.mkdtemp(prefix="floe-spark-", dir=os.environ.get(SCRATCH_VARIABLE)))
+        place = os.environ.get(SCRATCH_VARIABLE)
+        try:
+            # Never the working directory: it may be read-only, as the root file system of a pod often is.
+            self.folder = Path(tempfile.mkdtemp(prefix="floe-spark-", dir=place))
+        except OSError as error:
+            where = f"'{place}'" if place else "the system's folder for them"
+            raise EngineCapabilityError(
+                f"Spark needs a folder for temporary files and cannot write to {where} ({error.strerror}). "
+                f"Set {SCRATCH_VARIABLE} to a folder that is there and can be written to, such as a mounted volume.",
+                engine="spark",
+            ) from error
         self.log: LogBridge | None = None
         for name in ("tmp", "blocks", "warehouse"):
             (self.folder / name).mkdir()
@@ -100,19 +115,20 @@ def application_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str
         "spark.app.name": "floe_dagster_iceberg",
         "spark.master": settings.master,
         "spark.redaction.regex": REDACTION_REGEX,
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": (scratch.folder / "warehouse").as_uri(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     if settings.is_local:
-        conf |= _conf_of_one_machine(settings.master)
+        conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     if not _is_writable(Path.home()):
         conf["spark.jars.ivy"] = str(scratch.folder / "ivy")
     conf |= {key: value for key, value in given.items() if not is_secret_key(key)}
     conf |= jar_conf(settings.packages, spark_version=pyspark.__version__, spark_home=home, given=given)
-    return {**conf, _JAVA_OPTIONS: _java_options(given, scratch)}
+    # Those of other table formats live beside Iceberg's.
+    extensions = dict.fromkeys([*listed(given.get(_EXTENSIONS)), _ICEBERG])
+    return {**conf, _EXTENSIONS: ",".join(extensions), _JAVA_OPTIONS: _java_options(given, scratch)}
 
 
 @contextmanager
@@ -135,28 +151,19 @@ def launch_environment(settings: SparkSettings, scratch: Scratch) -> Iterator[No
         file.write_text("".join(f"{key} {_escaped(value)}\n" for key, value in secrets.items()), encoding="utf-8")
         arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         variables["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {file} --load-spark-defaults {arguments}"
-    before = {name: os.environ.get(name) for name in variables}
+    before, temporary = {name: os.environ.get(name) for name in variables}, tempfile.tempdir
     os.environ.update(variables)
+    # PySpark learns the port of its JVM from a file there, and the system's folder may be read-only.
+    tempfile.tempdir = str(scratch.folder / "tmp")
     try:
         yield
     finally:
         file.unlink(missing_ok=True)
+        tempfile.tempdir = temporary
         for name, value in before.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-def _conf_of_one_machine(master: str) -> dict[str, str]:
-    local = _LOCAL.fullmatch(master)
-    cores = local["cores"] if local else None
-    count = int(cores) if cores and cores != "*" else os.cpu_count() or 1
-    return {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        # The default of 200 makes small work crawl; a cluster's own default is left alone.
-        "spark.sql.shuffle.partitions": str(2 * (1 if cores is None else count)),
-    }
 
 
 def _java_options(given: Mapping[str, str], scratch: Scratch) -> str:

@@ -56,6 +56,11 @@ _WORDS: Final[tuple[tuple[Failure, tuple[str, ...]], ...]] = (
         Failure.OUTCOME_UNKNOWN,
         ("CommitStateUnknownException", "Error occurred while processing POST request", "UncheckedSQLException"),
     ),
+    # A Spark Connect server that went away, or came back without this session.
+    (
+        Failure.OUTCOME_UNKNOWN,
+        ("StatusCode.UNAVAILABLE", "[NO_ACTIVE_SESSION]", "SESSION_CHANGED", "[RESPONSE_ALREADY_RECEIVED]"),
+    ),
     (
         Failure.ROWS_CHANGED,
         (

@@ -12,6 +12,7 @@ from floe_dagster_iceberg.models import WriteMode
 from floe_dagster_iceberg.spark import write
 from floe_dagster_iceberg.spark.failures import SPARK_ERRORS
 from floe_dagster_iceberg.spark.guard import FrameGuard, OutsideCount
+from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.keys import check_frame_keys
 from floe_dagster_iceberg.spark.names import quote
 from floe_dagster_iceberg.spark.rows import FrameColumns, conform, nullable_but_required, refuse_nulls
@@ -96,5 +97,6 @@ class FrameRows:
     def count_nulls(self) -> dict[str, int]:
         """NULLs in columns that the table requires."""
         columns = nullable_but_required(self._rows, self._schema)
-        found = self._rows.agg(*(F.count_if(F.col(quote(name)).isNull()) for name in columns)).first()
+        counted = self._rows.agg(*(F.count_if(F.col(quote(name)).isNull()) for name in columns))
+        found = run_action(self._rows.sparkSession, counted.first)
         return {} if found is None else dict(zip(columns, found, strict=True))

@@ -23,7 +23,13 @@ from floe_dagster_iceberg.spark import write
 from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, Failure, kind_of, name_of, to_error
 from floe_dagster_iceberg.spark.frame_rows import FrameRows
 from floe_dagster_iceberg.spark.rows import FrameColumns
-from floe_dagster_iceberg.spark.staging import BranchMovedError, has_straddling_file, publish, staging_branch
+from floe_dagster_iceberg.spark.staging import (
+    BranchMovedError,
+    has_straddling_file,
+    publish,
+    rows_changed,
+    staging_branch,
+)
 from floe_dagster_iceberg.table._pyiceberg import TableTransaction
 from floe_dagster_iceberg.table.branches import fork_branch, head_of
 from floe_dagster_iceberg.table.commit import CommitBudget, commit
@@ -164,7 +170,18 @@ class FrameWrite:
             )
             with translated(self._table.catalog.name, table=self._name):
                 self._table.refresh()
-            publish(self._table, staged=branch, target=target.branch, base=base, budget=self._budget)
+            try:
+                publish(self._table, staged=branch, target=target.branch, base=base, budget=self._budget)
+            except BranchMovedError:
+                self._refuse_changed_rows(rows, base)
+                raise
+
+    def _refuse_changed_rows(self, rows: FrameRows, base: Snapshot) -> None:
+        """Let nobody's rows be replaced that came after this write began; Iceberg's own overwrite does the same."""
+        head = head_of(self._table.metadata, self._deposit.branch, self._name)
+        if head is None or rows_changed(self._table, base, head, rows.where):
+            reason = Failure.ROWS_CHANGED.value
+            raise CommitConflictError(self._name, attempts=self._attempts, reason=reason)
 
     def _recover(self, kind: Failure, error: BaseException, rows: FrameRows) -> None:
         """Prepare for another attempt, or raise."""

@@ -16,8 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.errors import RowsOutsidePartitionError
 from floe_dagster_iceberg.spark.conditions import column_paths, to_condition
+from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote
-from floe_dagster_iceberg.table.partition_columns import column_values, find_column
+from floe_dagster_iceberg.table.partition_columns import find_column
+from floe_dagster_iceberg.table.partition_values import column_values
 from floe_dagster_iceberg.table.scope import SliceScope
 
 ROW_OUTSIDE_PARTITION: Final = "floe:row-outside-partition"
@@ -59,6 +61,9 @@ class FrameGuard:
         Raises:
             ValidationError: One is missing.
         """
+        if not columns.column_names:
+            # As good as no rows; should there be any, they are NULL everywhere and so outside.
+            return
         for name in self._scope.rows.columns:
             column_values(columns, name)
 
@@ -96,7 +101,7 @@ class FrameGuard:
         """Count rows outside, by a job of its own."""
         if not self.is_needed:
             return OutsideCount()
-        found = frame.agg(*self._counters).first()
+        found = run_action(frame.sparkSession, frame.agg(*self._counters).first)
         return OutsideCount() if found is None else OutsideCount(found["outside"], found["nulls"])
 
     def counted(self, frame: DataFrame, *, rows_written: int) -> OutsideCount:

@@ -14,8 +14,11 @@ _VERSION: Final = re.compile(r'version "(?P<major>\d+)')
 _REMEDY: Final = "Install a JDK 17 or 21, or point JAVA_HOME at one."
 
 
-def ensure_java() -> None:
+def ensure_java() -> int:
     """Refuse to start Spark without a Java that it can run on.
+
+    Returns:
+        Its major version.
 
     Raises:
         EngineCapabilityError: Java is missing, too old, or cut down to fewer modules than Spark needs.
@@ -36,6 +39,7 @@ def ensure_java() -> None:
         raise EngineCapabilityError(
             f"The Java found lacks the module jdk.incubator.vector that Spark needs. {_REMEDY}", engine="spark"
         )
+    return int(version["major"])
 
 
 def _find_java() -> str | None:

@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote
 
 
@@ -21,7 +22,8 @@ def check_frame_keys(table: str, frame: DataFrame, keys: Sequence[str]) -> None:
         for number in range(len(keys))
     ]
     repeated = F.sum(F.col("n") - 1).alias("repeated")
-    found = grouped.agg(F.count(F.lit(1)).alias("n")).agg(repeated, *nulls).first()
+    counted = grouped.agg(F.count(F.lit(1)).alias("n")).agg(repeated, *nulls)
+    found = run_action(frame.sparkSession, counted.first)
     if found is None:
         return
     for number, key in enumerate(keys):

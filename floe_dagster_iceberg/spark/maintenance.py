@@ -25,6 +25,7 @@ from floe_dagster_iceberg.errors import (
 from floe_dagster_iceberg.models import CompactionPolicy, CompactionStrategyType, MaintenanceOperation, TableIdentifier
 from floe_dagster_iceberg.spark.conditions import to_condition
 from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, Failure, kind_of, name_of, to_error
+from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote, spark_table
 from floe_dagster_iceberg.table.file_groups import LARGE_FILE_RATIO
 from floe_dagster_iceberg.table.maintenance_marks import OPERATION_PROPERTY
@@ -151,7 +152,7 @@ class SparkProcedures:
         statement = f"CALL {quote(self._catalog)}.system.{procedure}({named})"
         try:
             with self._marking(marks), _leaving_sockets_to_pyspark():
-                rows = self._session.sql(statement, args=values).collect()
+                rows = run_action(self._session, lambda: self._session.sql(statement, args=values).collect())
         except SPARK_ERRORS as error:
             raise _translated(error, procedure, catalog=self._catalog, table=table) from error
         return ProcedureAnswer(statement, [row.asDict() for row in rows])

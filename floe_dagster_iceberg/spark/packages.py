@@ -40,8 +40,8 @@ def jar_conf(
     if next((spark_home / "jars").glob(f"*{_RUNTIME}*.jar"), None) is not None:
         return {}
     if jars := os.environ.get(JARS_VARIABLE):
-        return {"spark.jars": ",".join([*_listed(given.get("spark.jars")), *_jars_in(jars)])}
-    wanted = [*maven_coordinates(packages, spark_version=spark_version), *_listed(given.get("spark.jars.packages"))]
+        return {"spark.jars": ",".join([*listed(given.get("spark.jars")), *_jars_in(jars)])}
+    wanted = [*maven_coordinates(packages, spark_version=spark_version), *listed(given.get("spark.jars.packages"))]
     return {"spark.jars.packages": ",".join(dict.fromkeys(wanted))}
 
 
@@ -77,5 +77,6 @@ def _jars_in(places: str) -> list[str]:
     return jars
 
 
-def _listed(value: str | None) -> list[str]:
+def listed(value: str | None) -> list[str]:
+    """The items of a conf that is a list."""
     return [item.strip() for item in (value or "").split(",") if item.strip()]

@@ -29,7 +29,7 @@ def open_frame(
     Args:
         session: A session that knows the catalog.
         table: The table.
-        snapshot_id: Version to read; main as it is when the frame is computed if None.
+        snapshot_id: Version to read; main as it is now if None, however late and often the frame is computed.
         row_filter: Rows to read.
         columns: Columns to read, dotted names for fields of structs; all if empty.
 
@@ -39,7 +39,8 @@ def open_frame(
     """
     schema = _schema_at(table, snapshot_id)
     to_spark_schema(schema)
-    reader = session.read if snapshot_id is None else session.read.option("versionAsOf", str(snapshot_id))
+    version = _version_of_main(table) if snapshot_id is None else snapshot_id
+    reader = session.read if version is None else session.read.option("versionAsOf", str(version))
     try:
         frame = reader.table(quote(table.catalog.name, *table.name()))
     except SPARK_ERRORS as error:
@@ -58,6 +59,14 @@ def empty_frame(session: SparkSession, schema: Schema, columns: Sequence[str] = 
     """A frame without rows that has the columns of a schema."""
     fields = [field for field in schema.fields if not columns or field.name in columns]
     return session.createDataFrame([], to_spark_schema(Schema(*fields)) or "")
+
+
+def _version_of_main(table: Table) -> int | None:
+    """The newest snapshot; None if there is none, or columns changed since: a version is read with its own columns."""
+    snapshot = table.metadata.current_snapshot()
+    if snapshot is None or snapshot.schema_id != table.metadata.current_schema_id:
+        return None
+    return snapshot.snapshot_id
 
 
 def _schema_at(table: Table, snapshot_id: int | None) -> Schema:

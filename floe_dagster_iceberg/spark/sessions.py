@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.spark.conf import CATALOG_PREFIX, Scratch, SparkSettings, application_conf, launch_environment
+from floe_dagster_iceberg.spark.interruption import is_connect
 from floe_dagster_iceberg.spark.java import ensure_java
 from floe_dagster_iceberg.spark.leases import LEASES
 
@@ -51,9 +52,11 @@ class _Application:
     ends_with_leases: bool = False
     sessions: dict[str, SparkSession] = field(default_factory=dict)
 
-    def stop(self) -> None:
+    def stop_if_alive(self) -> None:
+        if not _is_alive(self.root):
+            return
         # Sessions of Connect end one by one, those of an application with it.
-        for session in self.sessions.values() if _is_connect(self.root) else (self.root,):
+        for session in self.sessions.values() if is_connect(self.root) else (self.root,):
             session.stop()
 
 
@@ -105,8 +108,13 @@ class SessionRegistry:
 
     def _stop(self) -> None:
         application, self._application = self._application, None
-        if application is not None and _is_alive(application.root):
-            application.stop()
+        if application is None:
+            return
+        # In a thread of its own: the caller's connection to the JVM may still be busy with an action of an
+        # asset that was interrupted, and stopping is what ends that.
+        stopping = threading.Thread(target=application.stop_if_alive, name="spark-stop")
+        stopping.start()
+        stopping.join()
 
     def _forget_what_is_gone(self) -> None:
         if self._process != os.getpid():
@@ -186,6 +194,8 @@ def _open(application: _Application, settings: SparkSettings) -> SparkSession:
         remote = settings.remote
         session = SparkSession.builder.remote(remote).create() if remote else application.root.newSession()
     conf = settings.session
+    if settings.is_local and application.is_ours:
+        conf = {**_conf_of_one_machine(application.root), **conf}
     if settings.remote:
         # The application is the server's; of the user's conf a session can take what concerns SQL.
         sql = {key: value for key, value in settings.application.items() if key.startswith("spark.sql.")}
@@ -193,6 +203,15 @@ def _open(application: _Application, settings: SparkSettings) -> SparkSession:
     for key, value in conf.items():
         session.conf.set(key, value)
     return session
+
+
+def _conf_of_one_machine(root: SparkSession) -> dict[str, str]:
+    """Few partitions: Spark's 200 make small work crawl. A cluster's own number is left alone."""
+    partitions = "spark.sql.shuffle.partitions"
+    if root.sparkContext.getConf().contains(partitions):
+        return {}
+    # How many cores there are is best known to Java, which respects the limits of a container.
+    return {partitions: str(2 * root.sparkContext.defaultParallelism)}
 
 
 def _occupied(reason: str) -> EngineCapabilityError:
@@ -203,12 +222,8 @@ def _occupied(reason: str) -> EngineCapabilityError:
     )
 
 
-def _is_connect(session: SparkSession) -> bool:
-    return type(session).__module__.startswith("pyspark.sql.connect")
-
-
 def _is_alive(session: SparkSession) -> bool:
-    if _is_connect(session):
+    if is_connect(session):
         stopped: Any = session.is_stopped  # type: ignore[attr-defined]  # only sessions of Connect have it
         return not stopped
     try:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from pyiceberg.expressions import BooleanExpression
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -36,15 +37,25 @@ class BranchMovedError(Exception):
     """The target branch is not where the staged rows were planned for."""
 
 
-def has_straddling_file(table: Table, head: Snapshot | None, where: BooleanExpression) -> bool:
+def has_straddling_file(table: Table, head: Snapshot, where: BooleanExpression) -> bool:
     """Whether a file may hold rows that match a filter beside others that do not; from metadata alone."""
-    if head is None:
-        return False
     matches = FileMatcher(table.metadata, where)
-    files = (
-        entry.data_file for entry in FileChanges.read(table.metadata, table.io, head, may_hold=where).live_entries()
+    return any(not matches.all_rows(file) for file in _files_that_may_match(table, head, where))
+
+
+def rows_changed(table: Table, base: Snapshot, head: Snapshot, where: BooleanExpression) -> bool:
+    """Whether files that may hold rows matching a filter came or went between two snapshots."""
+    before, after = (
+        {file.file_path for file in _files_that_may_match(table, snapshot, where)} for snapshot in (base, head)
     )
-    return any(not matches.all_rows(file) and not matches.no_row(file) for file in files)
+    return before != after
+
+
+def _files_that_may_match(table: Table, snapshot: Snapshot, where: BooleanExpression) -> Iterator[DataFile]:
+    matches = FileMatcher(table.metadata, where)
+    for entry in FileChanges.read(table.metadata, table.io, snapshot, may_hold=where).live_entries():
+        if not matches.no_row(entry.data_file):
+            yield entry.data_file
 
 
 @contextmanager

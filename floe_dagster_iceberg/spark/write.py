@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.models import TableIdentifier
 from floe_dagster_iceberg.spark.conditions import column_paths
+from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote, spark_table
 
 _OPTION: Final = "snapshot-property."
@@ -63,7 +64,7 @@ def append(frame: DataFrame, target: FrameTarget, *, in_order: bool = False) -> 
         target: Where they go.
         in_order: Whether the frame is arranged as the files shall be, so that Spark must not shuffle it again.
     """
-    _writer(frame, target, in_order=in_order).append()
+    run_action(frame.sparkSession, _writer(frame, target, in_order=in_order).append)
 
 
 def replace(
@@ -73,13 +74,14 @@ def replace(
     writer = _writer(frame, target, in_order=in_order).option("isolation-level", "serializable")
     if since is not None:
         writer = writer.option("validate-from-snapshot-id", str(since.snapshot_id))
-    writer.overwrite(F.expr(condition))
+    run_action(frame.sparkSession, lambda: writer.overwrite(F.expr(condition)))
 
 
 def delete(session: SparkSession, target: FrameTarget, condition: str) -> None:
     """Delete the rows that meet a condition; files that hold others too are rewritten."""
     with _stamped(session, target.snapshot_properties):
-        session.sql(f"DELETE FROM {target.name} WHERE {condition}")  # noqa: S608 - quoted names, our own literals
+        statement = f"DELETE FROM {target.name} WHERE {condition}"  # noqa: S608 - quoted names, our own literals
+        run_action(session, lambda: session.sql(statement))
 
 
 def merge(frame: DataFrame, target: FrameTarget, keys: Sequence[str], condition: str) -> None:
@@ -98,7 +100,7 @@ def merge(frame: DataFrame, target: FrameTarget, keys: Sequence[str], condition:
     if updated:
         statement = statement.whenMatched().update(updated)
     with _stamped(frame.sparkSession, target.snapshot_properties):
-        statement.whenNotMatched().insert(assigned).merge()
+        run_action(frame.sparkSession, statement.whenNotMatched().insert(assigned).merge)
 
 
 def arrange(frame: DataFrame, table: Table, catalog: str, sort_by: Sequence[str]) -> DataFrame:

@@ -28,7 +28,7 @@ from floe_dagster_iceberg.table.lost_refs import RefCheck, bring_back_lost_refs
 from floe_dagster_iceberg.table.maintenance_marks import mark_table
 from floe_dagster_iceberg.table.metadata_session import table_name
 from floe_dagster_iceberg.table.moments import to_timestamp_ms
-from floe_dagster_iceberg.table.reachability import ReachableFiles
+from floe_dagster_iceberg.table.reachability import ReachableFiles, ReadManifests
 from floe_dagster_iceberg.table.stored_files import Place, StoredFile
 
 Progress = Callable[[str], None]
@@ -87,8 +87,17 @@ def to_retention(policy: ExpiryPolicy, now: datetime, *, table: str) -> Retentio
     )
 
 
-def forecast_expiry(table: Table, policy: ExpiryPolicy, now: datetime) -> ExpiryForecast:
-    """Find out what an expiry would take; changes nothing."""
+def forecast_expiry(
+    table: Table, policy: ExpiryPolicy, now: datetime, read: ReadManifests | None = None
+) -> ExpiryForecast:
+    """Find out what an expiry would take; changes nothing.
+
+    Args:
+        table: The table.
+        policy: What expires.
+        now: The moment from which ages are counted.
+        read: Remembers the manifests that are read.
+    """
     metadata, name = table.metadata, table_name(table)
     plan = plan_expiry(metadata, to_retention(policy, now, table=name))
     nothing = UnreachedFiles((), ReachableFiles(table.io))
@@ -96,12 +105,19 @@ def forecast_expiry(table: Table, policy: ExpiryPolicy, now: datetime) -> Expiry
         return ExpiryForecast(plan, nothing, nothing)
     with translated(table.catalog.name, table=name):
         listed = _listed(table)
-        unreached = _unreached(plan, metadata, without_snapshots(metadata, plan.snapshot_ids), table, listed)
+        after = without_snapshots(metadata, plan.snapshot_ids)
+        unreached = _unreached(plan, metadata, after, table, listed=listed, read=read)
         return ExpiryForecast(plan, unreached, find_old_metadata(table, listed, older_than=now - policy.max_age))
 
 
 def expire(
-    table: Table, policy: ExpiryPolicy, now: datetime, budget: CommitBudget, *, progress: Progress | None = None
+    table: Table,
+    policy: ExpiryPolicy,
+    now: datetime,
+    budget: CommitBudget,
+    *,
+    progress: Progress | None = None,
+    read: ReadManifests | None = None,
 ) -> Expired:
     """Expire snapshots, then delete the files that only they needed.
 
@@ -114,6 +130,7 @@ def expire(
         now: The moment from which ages are counted.
         budget: How often to try against other writers.
         progress: Told about each batch.
+        read: Manifests that were read for the plan.
 
     Raises:
         MaintenanceRefusedError: The table's property gc.enabled is false.
@@ -121,7 +138,7 @@ def expire(
     """
     snapshots, refs, deleted = 0, set[str](), DeletedFiles()
     while True:
-        batch = _Batch(table, policy, now)
+        batch = _Batch(table, policy, now, read)
         try:
             plan = batch.commit(budget)
         except CommitConflictError:
@@ -155,8 +172,8 @@ def delete_old_metadata(
 class _Batch:
     """One commit's worth of snapshots."""
 
-    def __init__(self, table: Table, policy: ExpiryPolicy, now: datetime) -> None:
-        self._table, self._policy, self._now = table, policy, now
+    def __init__(self, table: Table, policy: ExpiryPolicy, now: datetime, read: ReadManifests | None) -> None:
+        self._table, self._policy, self._now, self._read = table, policy, now, read
         self._planned: tuple[ExpiryPlan, TableMetadata] | None = None
         self._refs = RefCheck.UNKNOWN
 
@@ -174,7 +191,7 @@ class _Batch:
             # Somebody may need them. They are orphans otherwise, and wait in quarantine before they go.
             return DeletedFiles()
         with translated(table.catalog.name, table=table_name(table)):
-            unreached = _unreached(plan, before, table.metadata, table, _listed(table))
+            unreached = _unreached(plan, before, table.metadata, table, listed=_listed(table), read=self._read)
         return delete_unreached(table, unreached, progress=progress)
 
     def _stage(self, transaction: TableTransaction) -> None:
@@ -198,12 +215,18 @@ class _Batch:
 
 
 def _unreached(
-    plan: ExpiryPlan, before: TableMetadata, after: TableMetadata, table: Table, listed: list[StoredFile]
+    plan: ExpiryPlan,
+    before: TableMetadata,
+    after: TableMetadata,
+    table: Table,
+    *,
+    listed: list[StoredFile],
+    read: ReadManifests | None,
 ) -> UnreachedFiles:
     ids = set(plan.snapshot_ids)
     gone = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in ids]
     sizes = {Place.of(file.location): file.size_bytes for file in listed}
-    return find_unreached(gone, before, after, table.io, sizes)
+    return find_unreached(gone, before, after, table.io, sizes=sizes, read=read)
 
 
 def _listed(table: Table) -> list[StoredFile]:

@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 
 from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.table.reachability import ReachableFiles, live_files
+from floe_dagster_iceberg.table.reachability import ReachableFiles, ReadManifests
 from floe_dagster_iceberg.table.stored_files import Place, StoredFile, delete_many, in_parallel, list_files
 
 DELETE_BATCH: Final = 1000
@@ -74,7 +74,13 @@ class UnreachedFiles:
 
 
 def find_unreached(
-    gone: Sequence[Snapshot], before: TableMetadata, after: TableMetadata, io: FileIO, sizes: Mapping[Place, int]
+    gone: Sequence[Snapshot],
+    before: TableMetadata,
+    after: TableMetadata,
+    io: FileIO,
+    *,
+    sizes: Mapping[Place, int],
+    read: ReadManifests | None = None,
 ) -> UnreachedFiles:
     """Files that some snapshots lead to and nothing else does.
 
@@ -84,6 +90,7 @@ def find_unreached(
         after: The metadata without them.
         io: Opens the files.
         sizes: Sizes of manifest lists, which no metadata tells.
+        read: Manifests that somebody has read already.
     """
     reached = ReachableFiles(io)
     reached.take_in_metadata(after)
@@ -94,12 +101,12 @@ def find_unreached(
         for file in (*_manifest_lists(gone, sizes), *_statistics(gone, before))
         if file.location not in reached
     }
-    contents: dict[Place, StoredFile] = {}
-    for manifest in expired.pop_unopened():
-        if manifest.manifest_path in reached:
-            continue
+    manifests = [manifest for manifest in expired.pop_unopened() if manifest.manifest_path not in reached]
+    for manifest in manifests:
         found[Place.of(manifest.manifest_path)] = StoredFile(manifest.manifest_path, manifest.manifest_length)
-        contents |= {Place.of(path): StoredFile(path, size) for path, size in live_files(manifest, io)}
+    contents = {
+        Place.of(path): StoredFile(path, size) for path, size in (read or ReadManifests(io)).live_files(manifests)
+    }
     if contents:
         reached.open_manifests(among=contents.keys())
     files = [file for place, file in (contents | found).items() if place not in reached]

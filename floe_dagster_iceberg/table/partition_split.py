@@ -47,7 +47,7 @@ class PartitionSplitter:
         names = [str(position) for position in range(len(self._spec.fields))]
         keys = pa.Table.from_arrays([self._values(batch, field) for field in self._spec.fields], names=names)
         groups = (
-            keys.append_column(_ROW, pa.array(range(batch.num_rows), pa.int64()))
+            keys.append_column(_ROW, pa.arange(0, batch.num_rows))
             .group_by(names, use_threads=False)
             .aggregate([(_ROW, "list")])
         )

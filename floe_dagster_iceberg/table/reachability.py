@@ -5,7 +5,7 @@ read, or when the metadata itself names it. What cannot be read counts as an err
 not reached.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 from pyiceberg.io import FileIO
@@ -100,3 +100,22 @@ def live_files(manifest: ManifestFile, io: FileIO) -> list[tuple[str, int]]:
     """Location and bytes of the data or delete files that a manifest holds and has not removed."""
     entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
     return [(entry.data_file.file_path, entry.data_file.file_size_in_bytes) for entry in entries]
+
+
+class ReadManifests:
+    """What manifests list, each read once: they never change."""
+
+    def __init__(self, io: FileIO) -> None:
+        self._io = io
+        self._files: dict[str, list[tuple[str, int]]] = {}
+
+    def live_files(self, manifests: Sequence[ManifestFile]) -> Iterator[tuple[str, int]]:
+        """Location and bytes of all data and delete files that are live in some manifests."""
+        # Every second one that overwrites leave only tells what was removed. Should its counts be wrong, files stay
+        # that could go; what is still needed is never judged by counts.
+        full = [each for each in manifests if each.added_files_count != 0 or each.existing_files_count != 0]
+        new = [manifest for manifest in full if manifest.manifest_path not in self._files]
+        for manifest, files in zip(new, in_parallel(lambda each: live_files(each, self._io), new), strict=True):
+            self._files[manifest.manifest_path] = files
+        for manifest in full:
+            yield from self._files[manifest.manifest_path]

@@ -30,7 +30,7 @@ def mask_rows(rows: pa.Table, schema: Schema, row_filter: BooleanExpression) -> 
     condition = expression_to_pyarrow(bind(comparable, row_filter, case_sensitive=True), named)
     columns = [_comparable_column(column) for column in rows.columns[: len(named.fields)]]
     view = pa.Table.from_arrays(columns, names=[field.name for field in named.fields])
-    position = pa.array(range(rows.num_rows), pa.int64())
+    position = pa.arange(0, rows.num_rows)
     matching = view.append_column("__row", position).filter(condition).column("__row")
     return pc.is_in(pa.chunked_array([position]), value_set=matching)
 

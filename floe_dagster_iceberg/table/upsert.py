@@ -149,7 +149,7 @@ def _pairs(source: pa.Table, there: pa.Table, keys: Sequence[str]) -> tuple[pa.A
 
 def _differs(source: pa.Table, there: pa.Table, columns: Sequence[str]) -> pa.Array:
     """For each pair of rows, whether any column differs; NULL equals NULL and NaN equals NaN."""
-    result = pa.array([False] * source.num_rows, pa.bool_())
+    result = pa.repeat(value=False, size=source.num_rows)
     ours, theirs = _comparable(source.select(columns)), _comparable(there.select(columns))
     for name in columns:
         differs = _values_differ(ours.column(name).combine_chunks(), theirs.column(name).combine_chunks())
@@ -190,4 +190,4 @@ def _without(rows: pa.Table, positions: pa.Array) -> pa.Table:
 
 
 def _positions(rows: pa.Table) -> pa.Array:
-    return pa.array(range(rows.num_rows), pa.int64())
+    return pa.arange(0, rows.num_rows)

@@ -1,14 +1,14 @@
-"""One promise, one test, every engine: the `warehouse` fixture hands out frames of each engine's own kind."""
+"""One promise, one test, every engine: the `warehouse` fixture hands out frames of each engine's own kind.
+
+What must differ between the engines is in docs/engines.md and asserted by test_engine_differences.py.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from dagster import DagsterInstance
-from services.warehouse import Warehouse
-
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
-from floe_dagster_iceberg.resources import IcebergResource
+from services.warehouse import WAREHOUSES, ArrowWarehouse, Warehouse
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,12 @@ def shared_instance() -> Iterator[DagsterInstance]:
         yield instance
 
 
-@pytest.fixture(params=["arrow"])
+@pytest.fixture(params=WAREHOUSES)
 def warehouse(request: pytest.FixtureRequest, tmp_path: Path, shared_instance: DagsterInstance) -> Warehouse:
-    iceberg = IcebergResource(catalog_uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
-    return Warehouse(request.param, iceberg, ArrowIcebergIOManager(iceberg=iceberg), shared_instance)
+    return WAREHOUSES[request.param].open(tmp_path, shared_instance)
+
+
+@pytest.fixture
+def arrow_warehouse(tmp_path: Path, shared_instance: DagsterInstance) -> ArrowWarehouse:
+    """For what only Arrow takes: frames of other libraries, streams."""
+    return ArrowWarehouse.open(tmp_path, shared_instance)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from dagster import (
     AssetExecutionContext,
@@ -26,18 +25,17 @@ def test_every_key_selects_its_own_rows_for_writing_and_reading(warehouse: Wareh
 
     @asset(partitions_def=names, metadata={"partition_expr": "name"})
     def customers(context: AssetExecutionContext) -> Any:
-        return warehouse.frame({"name": [context.partition_key], "run": [next(runs)]})
+        return warehouse.frame({"name": context.partition_keys, "run": [next(runs)] * len(context.partition_keys)})
 
     @asset(partitions_def=names)
-    def reader(context: AssetExecutionContext, customers: pa.Table) -> None:
-        loaded[context.partition_key] = customers["name"].to_pylist()
+    def reader(context: AssetExecutionContext, customers: warehouse.frame_type) -> None:
+        loaded[context.partition_key] = warehouse.to_arrow(customers)["name"].to_pylist()
 
-    for key in NAMES:
-        warehouse.run(customers, key)
+    warehouse.run(customers, key_range=(NAMES[0], NAMES[-1]))
     for key in NAMES:
         warehouse.run([customers, reader], key)
 
-    assert dict(warehouse.rows("customers")) == {name: len(NAMES) + at for at, name in enumerate(NAMES)}
+    assert dict(warehouse.rows("customers")) == {name: run for run, name in enumerate(NAMES, start=1)}
     assert loaded == {name: [name] for name in NAMES}
 
 
@@ -51,8 +49,8 @@ def test_every_name_may_be_the_partition_column(warehouse: Warehouse, column: st
         return warehouse.frame({column: [context.partition_key], "run": [next(runs)]})
 
     @asset(partitions_def=regions, ins={"events": AssetIn(metadata={"columns": ["run"]})})
-    def reader(events: pa.Table) -> None:
-        loaded.extend(events.to_pylist())
+    def reader(events: warehouse.frame_type) -> None:
+        loaded.extend(warehouse.to_arrow(events).to_pylist())
 
     for key in ("eu", "us"):
         warehouse.run(events, key)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from dagster import AssetIn, AssetsDefinition, asset
 from services.io_results import shown
@@ -71,8 +70,8 @@ def test_an_input_reads_the_branch_it_names(warehouse: Warehouse) -> None:
     warehouse.run(source)
 
     @asset(ins={"numbers": AssetIn(metadata=iceberg_settings(branch="audit"))})
-    def audit(numbers: pa.Table) -> None:
-        loaded.append(numbers.num_rows)
+    def audit(numbers: warehouse.frame_type) -> None:
+        loaded.append(warehouse.to_arrow(numbers).num_rows)
 
     warehouse.run([source, audit], selection=[audit])
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from dagster import AssetExecutionContext, AssetKey, AssetsDefinition, DagsterInstance, DailyPartitionsDefinition, asset
 from services.warehouse import Warehouse
@@ -57,8 +56,8 @@ def test_downstream_is_built_from_it(warehouse: Warehouse, instance: DagsterInst
         return warehouse.frame({"id": [1]})
 
     @asset
-    def report(source: pa.Table) -> Any:
-        return warehouse.frame({"rows": [source.num_rows]})
+    def report(source: warehouse.frame_type) -> Any:
+        return warehouse.frame({"rows": [warehouse.to_arrow(source).num_rows]})
 
     result = warehouse.run([source, report], instance=instance)
 

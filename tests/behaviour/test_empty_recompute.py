@@ -40,13 +40,13 @@ def test_its_rows_go_and_the_others_stay(filled: Warehouse) -> None:
 
 
 def test_columns_without_a_type_do_no_harm(filled: Warehouse) -> None:
-    filled.run(days_asset(lambda: pa.table({"day": pa.nulls(0), "amount": pa.nulls(0)})), "2024-01-02")
+    filled.run(days_asset(lambda: filled.frame({"day": pa.nulls(0), "amount": pa.nulls(0)})), "2024-01-02")
 
     assert filled.rows("events") == [(date(2024, 1, 1), 1)]
 
 
 def test_a_frame_without_columns_does_no_harm(filled: Warehouse) -> None:
-    filled.run(days_asset(lambda: pa.table({})), "2024-01-02")
+    filled.run(days_asset(lambda: filled.frame({})), "2024-01-02")
 
     assert filled.rows("events") == [(date(2024, 1, 1), 1)]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Optional
+from typing import Any, Optional, get_args
 
 import pandas as pd
 import polars as pl
@@ -18,6 +18,7 @@ from floe_dagster_iceberg.asset_settings import iceberg_settings
 pytestmark = pytest.mark.requirement("S2-US8.2", "S2-FR-039", "S4-load_input", "D3")
 
 NUMBERS = {"id": [1, 2, 3], "name": ["a", "b", None], "amount": [1.5, 2.5, 3.5]}
+SOME: dict[str, Any] = {"columns": ["id", "amount"], "row_filter": "amount > 2 and name is null"}
 
 
 @pytest.fixture
@@ -45,31 +46,58 @@ def load(warehouse: Warehouse, numbers: AssetsDefinition, annotation: Any, **set
     return loaded[0]
 
 
-TO_ARROW: dict[Any, tuple[type, Callable[[Any], pa.Table]]] = {
-    pa.Table: (pa.Table, lambda rows: rows),
-    None: (pa.Table, lambda rows: rows),
-    Any: (pa.Table, lambda rows: rows),
-    Optional[pa.Table]: (pa.Table, lambda rows: rows),  # noqa: UP045 - the old spelling must work, too
-    pa.Table | None: (pa.Table, lambda rows: rows),
-    pa.RecordBatchReader: (pa.RecordBatchReader, lambda rows: rows.read_all()),
-    pd.DataFrame: (pd.DataFrame, lambda rows: pa.Table.from_pandas(rows, preserve_index=False)),
-    pl.DataFrame: (pl.DataFrame, lambda rows: rows.to_arrow()),
-    pl.LazyFrame: (pl.LazyFrame, lambda rows: rows.collect().to_arrow()),
-    Optional[pl.LazyFrame]: (pl.LazyFrame, lambda rows: rows.collect().to_arrow()),  # noqa: UP045
-    Table: (Table, lambda table: table.scan().to_arrow()),
+# What every engine loads, whatever it writes.
+ANNOTATIONS = [
+    pa.Table,
+    Optional[pa.Table],  # noqa: UP045 - the old spelling must work, too
+    pa.Table | None,
+    pa.RecordBatchReader,
+    pd.DataFrame,
+    pl.DataFrame,
+    pl.LazyFrame,
+    Optional[pl.LazyFrame],  # noqa: UP045
+    Table,
+]
+# How an input asks for a frame of the engine's own kind.
+OWN: dict[str, Callable[[type], Any]] = {
+    "its type": lambda kind: kind,
+    "its type or None": lambda kind: kind | None,
+    "Any": lambda _: Any,
+    "nothing": lambda _: None,
+}
+TO_ARROW: dict[type, Callable[[Any], pa.Table]] = {
+    pa.Table: lambda rows: rows,
+    pa.RecordBatchReader: lambda rows: rows.read_all(),
+    pd.DataFrame: lambda rows: pa.Table.from_pandas(rows, preserve_index=False),
+    pl.DataFrame: lambda rows: rows.to_arrow(),
+    pl.LazyFrame: lambda rows: rows.collect().to_arrow(),
+    Table: lambda table: table.scan().to_arrow(),
 }
 
 
-@pytest.mark.parametrize("annotation", TO_ARROW, ids=str)
+def kind_of(annotation: Any) -> type:
+    kind: type = next(iter(get_args(annotation)), annotation)
+    return kind
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
 def test_an_input_is_what_it_is_annotated_with(
     warehouse: Warehouse, numbers: AssetsDefinition, annotation: Any
 ) -> None:
-    kind, to_arrow = TO_ARROW[annotation]
-
-    loaded = load(warehouse, numbers, annotation)
+    loaded, kind = load(warehouse, numbers, annotation), kind_of(annotation)
 
     assert isinstance(loaded, kind)
-    assert to_arrow(loaded).to_pydict() == NUMBERS
+    assert TO_ARROW[kind](loaded).to_pydict() == NUMBERS
+
+
+@pytest.mark.parametrize("ask", OWN.values(), ids=OWN.keys())
+def test_an_input_may_be_a_frame_of_the_engines_own_kind(
+    warehouse: Warehouse, numbers: AssetsDefinition, ask: Callable[[type], Any]
+) -> None:
+    loaded = load(warehouse, numbers, ask(warehouse.frame_type))
+
+    assert isinstance(loaded, warehouse.frame_type)
+    assert warehouse.to_arrow(loaded).to_pydict() == NUMBERS
 
 
 def test_any_other_annotation_is_refused_by_naming_those_that_fit(
@@ -87,26 +115,35 @@ def test_any_other_annotation_is_refused_by_naming_those_that_fit(
 
 
 @pytest.mark.requirement("S3-8")
-@pytest.mark.parametrize("annotation", [pa.Table, pa.RecordBatchReader, pd.DataFrame, pl.LazyFrame], ids=str)
+@pytest.mark.parametrize("annotation", [pa.RecordBatchReader, pd.DataFrame, pl.LazyFrame], ids=str)
 def test_only_the_named_columns_and_matching_rows_are_loaded(
     warehouse: Warehouse, numbers: AssetsDefinition, annotation: Any
 ) -> None:
-    _, to_arrow = TO_ARROW[annotation]
+    loaded = load(warehouse, numbers, annotation, **SOME)
 
-    loaded = load(warehouse, numbers, annotation, columns=["id", "amount"], row_filter="amount > 2 and name is null")
+    assert TO_ARROW[annotation](loaded).to_pydict() == {"id": [3], "amount": [3.5]}
 
-    assert to_arrow(loaded).to_pydict() == {"id": [3], "amount": [3.5]}
+
+@pytest.mark.requirement("S3-8")
+def test_a_frame_of_the_engine_has_only_the_named_columns_and_matching_rows(
+    warehouse: Warehouse, numbers: AssetsDefinition
+) -> None:
+    loaded = load(warehouse, numbers, warehouse.frame_type, **SOME)
+
+    assert warehouse.to_arrow(loaded).to_pydict() == {"id": [3], "amount": [3.5]}
 
 
 def test_columns_of_an_input_may_be_switched_off_for_all(warehouse: Warehouse, numbers: AssetsDefinition) -> None:
     everything = warehouse.with_settings(column_projection_enabled=False)
 
-    assert load(everything, numbers, pa.Table, columns=["id"]).column_names == ["id", "name", "amount"]
+    loaded = load(everything, numbers, warehouse.frame_type, columns=["id"])
+
+    assert warehouse.to_arrow(loaded).column_names == ["id", "name", "amount"]
 
 
 def test_a_column_that_is_not_there_is_named(warehouse: Warehouse, numbers: AssetsDefinition) -> None:
     @asset(ins={"numbers": AssetIn(metadata={"columns": ["id", "nmae"]})})
-    def report(numbers: pa.Table) -> None:
+    def report(numbers: warehouse.frame_type) -> None:
         del numbers
 
     result = warehouse.run([numbers, report], selection=[report], raise_on_error=False)
@@ -128,13 +165,13 @@ def test_an_input_may_read_an_earlier_version(warehouse: Warehouse, numbers: Ass
         {"branch": "audit"},
     ]
 
-    assert [load(warehouse, numbers, pa.Table, **version).num_rows for version in versions] == [3, 3, 3, 3]
-    assert load(warehouse, numbers, pa.Table, branch="main").num_rows == 6
+    found = [load(warehouse, numbers, warehouse.frame_type, **version) for version in [*versions, {"branch": "main"}]]
+    assert [warehouse.to_arrow(rows).num_rows for rows in found] == [3, 3, 3, 3, 6]
 
 
 def test_a_version_that_is_not_there_is_named(warehouse: Warehouse, numbers: AssetsDefinition) -> None:
     @asset(ins={"numbers": AssetIn(metadata={"iceberg/tag": "tuesday"})})
-    def report(numbers: pa.Table) -> None:
+    def report(numbers: warehouse.frame_type) -> None:
         del numbers
 
     result = warehouse.run([numbers, report], selection=[report], raise_on_error=False)
@@ -169,8 +206,8 @@ def test_a_table_that_others_fill_is_loaded_by_its_key(warehouse: Warehouse) -> 
     warehouse.manager.append("crm.people", pa.table({"id": [1, 2]}))
 
     @asset(ins={"people": AssetIn(key=["crm", "people"])})
-    def report(people: pa.Table) -> None:
-        loaded.append(people.num_rows)
+    def report(people: warehouse.frame_type) -> None:
+        loaded.append(warehouse.to_arrow(people).num_rows)
 
     warehouse.run([AssetSpec(["crm", "people"]), report], selection=[report])
 

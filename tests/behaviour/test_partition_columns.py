@@ -31,7 +31,6 @@ KEYED = {
     "long": (pa.int64(), "long", ("1", "-4000000000"), (1, -4_000_000_000)),
     "boolean": (pa.bool_(), "boolean", ("true", "false"), (True, False)),
     "decimal": (pa.decimal128(9, 2), "decimal(9, 2)", ("1.5", "15"), (Decimal("1.50"), Decimal("15.00"))),
-    "uuid": (pa.uuid(), "uuid", IDS, tuple(map(UUID, IDS))),
     "date": (pa.date32(), "date", ("2024-01-01", "2024-01-02"), (date(2024, 1, 1), date(2024, 1, 2))),
 }
 
@@ -58,6 +57,19 @@ def test_a_key_selects_the_value_it_spells(
 
     assert str(warehouse.table("events").schema().find_type("by")) == iceberg_type
     assert dict(warehouse.rows("events")) == {values[0]: 2, values[1]: 1}
+
+
+def test_a_key_selects_the_uuid_it_spells(warehouse: Warehouse) -> None:
+    """In a table that has such a column; docs/engines.md says who makes one."""
+    warehouse.manager.create_namespace("public")
+    warehouse.manager.create_table("public.events", pa.schema([("by", pa.uuid()), ("run", pa.int64())]))
+    first, second = map(UUID, IDS)
+    events = keyed_asset(warehouse, pa.uuid(), {IDS[0]: first, IDS[1]: second})
+
+    for key in (IDS[0], IDS[1], IDS[0]):
+        warehouse.run(events, key)
+
+    assert dict(warehouse.rows("events")) == {first: 2, second: 1}
 
 
 MOMENTS = {

@@ -174,10 +174,10 @@ def test_a_rerun_replaces_exactly_the_rows_of_its_partition(
     events = numbered_asset(warehouse, case)
     before, rerun, after = case.keys
 
-    for key in (before, rerun, after, rerun, rerun):
+    for key in (before, rerun, after, rerun):
         warehouse.run(events, key, instance=instance)
 
-    last_run = {before: 0, rerun: 4, after: 2}
+    last_run = {before: 0, rerun: 3, after: 2}
     expected = [
         (*values, run) for key, run in last_run.items() for values in zip(*rows_of(case, key).values(), strict=True)
     ]

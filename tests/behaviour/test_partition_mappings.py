@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from datetime import date
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from dagster import (
     AllPartitionMapping,
@@ -25,6 +23,7 @@ from dagster import (
     asset,
 )
 from services.io_results import failure_of
+from services.table_facts import to_path
 from services.warehouse import Warehouse
 
 pytestmark = pytest.mark.requirement("S2-FR-039", "S2-US8.2", "S4-load_input")
@@ -51,8 +50,8 @@ def load(
     loaded: list[int] = []
 
     @asset(partitions_def=by, ins={"days": AssetIn(partition_mapping=mapping)})
-    def report(days: pa.Table) -> None:
-        loaded.extend(sorted(day.day for day in days["day"].to_pylist()))
+    def report(days: warehouse.frame_type) -> None:
+        loaded.extend(sorted(day.day for day in warehouse.to_arrow(days)["day"].to_pylist()))
 
     warehouse.run([days, report], key, selection=[report])
     return loaded
@@ -66,7 +65,7 @@ def test_the_same_partition(warehouse: Warehouse, days: AssetsDefinition) -> Non
 def test_files_of_other_partitions_are_not_opened(warehouse: Warehouse, days: AssetsDefinition) -> None:
     for file in warehouse.table("days").inspect.files().to_pylist():
         if file["partition"]["day_day"] != date(2024, 1, 3):
-            Path(file["file_path"].removeprefix("file://")).unlink()
+            to_path(file["file_path"]).unlink()
 
     assert load(warehouse, days, None, "2024-01-03", DAYS) == [3]
 
@@ -101,7 +100,6 @@ def test_one_day_for_every_pair_that_has_it(warehouse: Warehouse, days: AssetsDe
     assert load(warehouse, days, None, "2024-01-05|eu", both) == [5]
 
 
-@pytest.mark.filterwarnings("ignore:Class `MultiToSingleDimensionPartitionMapping`:dagster.BetaWarning")
 def test_every_pair_that_has_a_day(warehouse: Warehouse) -> None:
     loaded: list[Any] = []
     both = MultiPartitionsDefinition({"day": DAYS, "region": StaticPartitionsDefinition(["eu", "us"])})
@@ -112,8 +110,8 @@ def test_every_pair_that_has_a_day(warehouse: Warehouse) -> None:
         return warehouse.frame({"day": [date.fromisoformat(keys["day"])], "region": [keys["region"]]})
 
     @asset(partitions_def=DAYS, ins={"pairs": AssetIn(partition_mapping=MultiToSingleDimensionPartitionMapping())})
-    def report(pairs: pa.Table) -> None:
-        loaded.extend(sorted(pairs["region"].to_pylist()))
+    def report(pairs: warehouse.frame_type) -> None:
+        loaded.extend(sorted(warehouse.to_arrow(pairs)["region"].to_pylist()))
 
     for key in ("2024-01-01|eu", "2024-01-02|eu", "2024-01-02|us"):
         warehouse.run(pairs, key)
@@ -128,9 +126,10 @@ def running_total(warehouse: Warehouse, seen: list[list[str]], **metadata: Any) 
         metadata={"partition_expr": "day", **metadata},
         ins={"total": AssetIn(partition_mapping=THE_DAY_BEFORE)},
     )
-    def total(context: AssetExecutionContext, total: pa.Table) -> Any:
-        seen.append(total.column_names)
-        before = total["total"][0].as_py() if total.num_rows else 0
+    def total(context: AssetExecutionContext, total: warehouse.frame_type) -> Any:
+        earlier = warehouse.to_arrow(total)
+        seen.append(earlier.column_names)
+        before = earlier["total"][0].as_py() if earlier.num_rows else 0
         return warehouse.frame({"day": [date.fromisoformat(context.partition_key)], "total": [before + 1]})
 
     return total
@@ -162,7 +161,7 @@ def test_a_table_that_another_asset_should_have_made_is_missed(warehouse: Wareho
         return None
 
     @asset
-    def report(source: pa.Table) -> None:
+    def report(source: warehouse.frame_type) -> None:
         del source
 
     result = warehouse.run([source, report], raise_on_error=False)

@@ -80,7 +80,7 @@ def test_columns_have_types_nullability_docs_and_partitioning(warehouse: Warehou
 
     day, amount = schema.columns
     assert (day.name, day.type, day.description) == ("day", "date", "Day of the order.")
-    assert not day.constraints.nullable
+    assert day.constraints.nullable is warehouse.table("orders").schema().find_field("day").optional
     assert day.constraints.other == ["partitioned by day"]
     assert (amount.name, amount.type, amount.constraints.nullable) == ("amount", "long", True)
 

@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "floe_dagster_iceberg"
-DOORS_TO_PYICEBERG = set((PACKAGE / "table").glob("_pyiceberg/*.py"))
 SOURCES = [*sorted(PACKAGE.rglob("*.py")), ROOT / "definitions.py", *sorted((ROOT / "examples").rglob("*.py"))]
 
 
@@ -30,10 +29,6 @@ def private_names(path: Path, library: str) -> list[str]:
 
 def test_no_source_file_imports_private_parts_of_dagster() -> None:
     assert [(path, private) for path in SOURCES if (private := private_names(path, "dagster"))] == []
-
-
-def test_only_the_door_imports_private_parts_of_pyiceberg() -> None:
-    assert {path for path in SOURCES if private_names(path, "pyiceberg")} <= DOORS_TO_PYICEBERG
 
 
 def test_no_source_file_postpones_its_annotations() -> None:

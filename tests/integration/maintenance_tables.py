@@ -6,17 +6,25 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType
 
 from floe_dagster_iceberg.models import CompactionPolicy, ExpiryPolicy, MaintenancePolicy, ManifestPolicy, OrphanPolicy
+from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
+from floe_dagster_iceberg.table.arrow_rows import ArrowRows
+from floe_dagster_iceberg.table.commit import new_snapshot_id
+from floe_dagster_iceberg.table.data_files import DataFileWriter
+from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 ORDERS = "bronze.orders"
 DAY = timedelta(days=1)
+_SNAPSHOTS_PER_COMMIT = 50
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
     NestedField(2, "day", DateType()),
@@ -52,6 +60,38 @@ def make_orders(manager: IcebergTableManager, *, batches: int = 0, days: int = 1
     for batch in range(batches):
         manager.append(name, rows_of(batch, days))
     return manager.load_table(name)
+
+
+def replace_often(manager: IcebergTableManager, times: int) -> list[int]:
+    """A table whose rows were replaced that often by those of the next batch; returns the snapshots, oldest first.
+
+    As a thousand overwrites leave it, in a few commits: writing metadata.json again and again is not the point here.
+    """
+    table = make_orders(manager)
+    for start in range(0, times, _SNAPSHOTS_PER_COMMIT):
+        table.refresh()
+        transaction = TableTransaction(table)
+        for batch in range(start, min(times, start + _SNAPSHOTS_PER_COMMIT)):
+            _stage_replacement(transaction, rows_of(batch, days=1))
+        transaction.commit_once()
+    return [snapshot.snapshot_id for snapshot in reversed(manager.list_snapshots(ORDERS))]
+
+
+def _stage_replacement(transaction: TableTransaction, rows: pa.Table) -> None:
+    metadata, io = transaction.table_metadata, transaction.table.io
+    changes = FileChanges.read(metadata, io, metadata.current_snapshot(), may_hold=AlwaysTrue())
+    changes.remove([entry.data_file for entry in changes.live_entries()])
+    writer = DataFileWriter(metadata, io)
+    writer.write(ArrowRows(rows))
+    changes.added = writer.finish()
+    SnapshotProducer(
+        transaction,
+        changes,
+        operation=changes.operation,
+        snapshot_id=new_snapshot_id(),
+        snapshot_properties={},
+        branch=MAIN_BRANCH,
+    ).commit()
 
 
 def checksum(rows: pa.Table) -> str:

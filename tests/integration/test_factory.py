@@ -25,7 +25,7 @@ from dagster import (
 from maintenance_lake import GROUP, NeglectedLake, metadata_of, run_asset
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
-from floe_dagster_iceberg.errors import FloeStorageError, ValidationError
+from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.factory import IcebergBundle, create_iceberg_resources
 from floe_dagster_iceberg.kubernetes import K8S_CONFIG_TAG
 from floe_dagster_iceberg.models import ExpiryPolicy, MaintenancePolicy
@@ -135,9 +135,9 @@ def test_a_catalog_that_is_named_and_broken_is_an_error_at_execution_only(tmp_pa
     definitions = create_iceberg_resources(artifacts, assets=[orders]).definitions()
 
     job = definitions.resolve_implicit_global_asset_job_def()
-    with pytest.raises((FloeStorageError, Failure)):
+    with pytest.raises(Failure):
         job.execute_in_process(asset_selection=[orders.key])
-    with pytest.raises(FloeStorageError):
+    with pytest.raises(Failure):
         definitions.resolve_job_def(f"{GROUP}_table_health_job").execute_in_process()
 
 
@@ -212,13 +212,12 @@ def test_governance_that_only_warns_does_so_when_definitions_are_built(
 
 
 @pytest.mark.requirement("D5")
-def test_assets_get_their_table_kind_check_and_pool(neglected: NeglectedLake) -> None:
+def test_assets_get_their_table_kind_and_check(neglected: NeglectedLake) -> None:
     graph = create_iceberg_resources(neglected.artifacts(), assets=[orders]).definitions().resolve_asset_graph()
 
     node = graph.get(orders.key)
     assert node.metadata["dagster/table_name"].value == "bronze.orders"
     assert "iceberg" in node.kinds
-    assert node.pools == {"iceberg_table/bronze.orders"}
     assert {key.name for key in node.check_keys} == {"iceberg_table_health"}
 
 
@@ -241,11 +240,13 @@ def test_what_an_asset_says_of_itself_stays(neglected: NeglectedLake) -> None:
 @pytest.mark.requirement("D8")
 def test_pod_sizes_reach_data_assets_maintenance_assets_and_jobs(neglected: NeglectedLake) -> None:
     presets = {"default": {"cpu": "250m"}, "compaction": {"memory": "4Gi"}}
-    bundle = create_iceberg_resources(neglected.artifacts(resource_presets=presets), assets=[orders])
+    artifacts = neglected.artifacts(resource_presets=presets, executor={"type": "k8s_job_executor"})
+    bundle = create_iceberg_resources(artifacts, assets=[orders])
 
     ops = {each.op.name: each.op.tags for each in bundle.assets if isinstance(each, AssetsDefinition)}
-    assert "250m" in str(ops["bronze__orders"][K8S_CONFIG_TAG])
-    assert ops["bronze__orders"]["team"] == "shop"
+    steps = bundle.executor.apply_config_mapping({"config": {}}).value["config"]["per_step_k8s_config"]
+    assert steps.keys() == {"bronze__orders"}
+    assert "250m" in str(steps["bronze__orders"])
     assert "4Gi" in str(ops[f"{GROUP}__compaction"][K8S_CONFIG_TAG])
     jobs = {job.name: job.tags for job in bundle.jobs}
     assert "4Gi" in str(jobs[f"{GROUP}_compaction_job"][K8S_CONFIG_TAG])

@@ -89,17 +89,17 @@ def test_policies_and_descriptions_stay(lake: NeglectedLake) -> None:
     assert described.op.required_resource_keys == mine.op.required_resource_keys
     assert described.get_asset_spec().owners == ["me@example.com"]
     assert described.get_asset_spec().description == "Mine."
-    assert described.op.pool == "iceberg_table/shop.mine"
+    assert described.op is mine.op
 
 
-def test_an_op_that_writes_several_tables_gets_no_pool(lake: NeglectedLake) -> None:
+def test_an_op_that_writes_several_tables_stays_what_it_is(lake: NeglectedLake) -> None:
     @multi_asset(specs=[AssetSpec(["gold", "a"]), AssetSpec(["gold", "b"])], can_subset=True)
     def several() -> Iterator[Any]:
         yield from ()
 
     described = only(create_iceberg_resources(lake.artifacts(), assets=[several]), AssetKey(["gold", "a"]))
 
-    assert described.op.pool is None
+    assert described.op is several.op
     assert described.can_subset
 
 

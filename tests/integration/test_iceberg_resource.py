@@ -265,3 +265,11 @@ def test_a_forked_process_gets_a_connection_of_its_own() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(reader, 10) == b"own"
+
+
+@pytest.mark.requirement("S2-FR-046")
+def test_a_secret_that_the_launchpad_masked_is_refused_with_the_remedy() -> None:
+    masked = IcebergResource(catalog_type="rest", catalog_uri="http://127.0.0.1:1", token="********")
+
+    with pytest.raises(ValidationError, match="Remove 'resources' from the run's configuration"):
+        masked.table_manager  # noqa: B018 - the first use looks settings up

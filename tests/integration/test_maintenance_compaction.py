@@ -1,14 +1,10 @@
 """Compaction by policy: small files together, everything else alone."""
 
-from collections.abc import Callable
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from maintenance_tables import (
     BY_DAY,
@@ -16,7 +12,6 @@ from maintenance_tables import (
     EAGER,
     ORDERS,
     SCHEMA,
-    checksum,
     content,
     files_per_partition,
     later,
@@ -24,15 +19,11 @@ from maintenance_tables import (
     rows_of,
 )
 from pyiceberg.expressions import EqualTo
-from racing_catalog import racing_manager
-from services.lake import Lake
 
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.models import (
     CompactionPolicy,
-    CompactionStrategyType,
     MaintenanceBudget,
-    MaintenanceEngine,
     MaintenanceOperation,
     MaintenancePolicy,
     MaintenanceResult,
@@ -51,23 +42,6 @@ def policy(**arguments: Any) -> MaintenancePolicy:
 
 def compact(manager: IcebergTableManager, by: MaintenancePolicy = EAGER) -> MaintenanceResult:
     return TableMaintenance(manager).execute(COMPACTION, ORDERS, by)
-
-
-@pytest.mark.requirement("S2-FR-030", "S2-FR-031", "D6")
-def test_200_tiny_files_in_10_partitions_become_10_and_the_next_run_finds_nothing(
-    manager: IcebergTableManager,
-) -> None:
-    table = make_orders(manager, batches=20)
-    rows, kept = content(manager), table.metadata.snapshots[9].snapshot_id
-    rows_then = content(manager, snapshot_id=kept)
-
-    result = compact(manager)
-
-    assert (result.status, result.engine) == (MaintenanceStatus.DONE, MaintenanceEngine.PYICEBERG)
-    assert (result.files_removed, result.files_added, result.plan.partitions) == (200, 10, 10)
-    assert set(files_per_partition(manager.load_table(ORDERS)).values()) == {1}
-    assert (content(manager), content(manager, snapshot_id=kept)) == (rows, rows_then)
-    assert compact(manager).plan.reason is PlanReason.BELOW_THRESHOLD
 
 
 @pytest.mark.requirement("S2-FR-030")
@@ -104,22 +78,6 @@ def test_a_plan_estimates_its_duration_from_the_last_rewrite(manager: IcebergTab
 
     assert first.estimated_duration is None
     assert timedelta(0) < second.estimated_duration < timedelta(minutes=1)
-
-
-@pytest.mark.requirement("S2-FR-030", "S1-T090-96")
-def test_a_sorted_compaction_is_sorted(manager: IcebergTableManager) -> None:
-    make_orders(manager, batches=4)
-    rows = content(manager)
-    by_id = policy(strategy=CompactionStrategyType.SORT, sort_columns=["id"])
-
-    result = compact(manager, by_id)
-
-    assert result.files_added == 10
-    for task in manager.load_table(ORDERS).scan().plan_files():
-        ids = pq.read_table(task.file.file_path.removeprefix("file://"), columns=["id"])["id"].to_pylist()
-        assert ids == sorted(ids)
-    assert content(manager) == rows
-    assert compact(manager, by_id).status is MaintenanceStatus.SKIPPED
 
 
 def test_a_partition_with_too_few_small_files_is_left_alone(manager: IcebergTableManager) -> None:
@@ -274,58 +232,6 @@ def test_a_table_without_rows_has_nothing_to_compact(manager: IcebergTableManage
     result = compact(manager)
 
     assert (result.status, result.plan.reason) == (MaintenanceStatus.SKIPPED, PlanReason.BELOW_THRESHOLD)
-
-
-def _meanwhile(manager: IcebergTableManager) -> dict[str, Callable[[], object]]:
-    first_day = rows_of(7, days=1)
-    return {
-        "append": lambda: manager.append(ORDERS, rows_of(8)),
-        "overwrite of a partition": lambda: manager.overwrite(ORDERS, first_day, overwrite_filter="day = '2024-01-01'"),
-        "other partitioning": lambda: manager.load_table(ORDERS).update_spec().add_identity("region").commit(),
-    }
-
-
-@pytest.mark.parametrize("event", ["append", "overwrite of a partition", "other partitioning"])
-def test_what_another_writer_does_meanwhile_lands_and_so_does_the_rewrite(
-    manager: IcebergTableManager, tmp_path: Path, event: str
-) -> None:
-    make_orders(manager, batches=3, days=3)
-    slow = racing_manager(tmp_path, _meanwhile(manager)[event])
-
-    result = TableMaintenance(slow).execute(COMPACTION, ORDERS, EAGER)
-
-    assert result.status is MaintenanceStatus.DONE
-    expected = [rows_of(batch, days=3) for batch in range(3)]
-    if event == "append":
-        expected.append(rows_of(8))
-    if event == "overwrite of a partition":
-        expected = [batch.filter(pc.field("day") != date(2024, 1, 1)) for batch in expected]
-        expected.append(rows_of(7, days=1))
-    assert content(manager) == checksum(pa.concat_tables(expected))
-
-
-def test_a_race_that_is_lost_for_good_is_left_for_the_next_run(manager: IcebergTableManager, tmp_path: Path) -> None:
-    make_orders(manager, batches=2, days=1)
-    replace_all = [lambda: manager.overwrite(ORDERS, rows_of(5, days=1))] * 20
-    manager.append(ORDERS, rows_of(6, days=1))
-
-    result = TableMaintenance(racing_manager(tmp_path, *replace_all)).execute(COMPACTION, ORDERS, EAGER)
-
-    assert result.status is MaintenanceStatus.SKIPPED
-    assert result.error is None
-    assert "Left for the next run" in result.plan.summary
-    assert content(manager) == checksum(rows_of(5, days=1))
-
-
-def test_a_lost_rewrite_leaves_no_file_behind(lake: Lake, manager: IcebergTableManager, tmp_path: Path) -> None:
-    make_orders(manager, batches=2, days=1)
-    replace_all = [lambda: manager.overwrite(ORDERS, rows_of(5, days=1))] * 20
-
-    TableMaintenance(racing_manager(tmp_path, *replace_all)).execute(COMPACTION, ORDERS, EAGER)
-
-    table = manager.load_table(ORDERS)
-    written = {entry["file_path"] for entry in table.inspect.all_files().to_pylist()}
-    assert {f"file://{path}" for path in lake.data_files()} == written
 
 
 def test_a_table_that_is_not_there_is_a_failure_and_no_exception(manager: IcebergTableManager) -> None:

@@ -1,11 +1,13 @@
 """The maintenance assets in real runs, on real tables."""
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from dagster import AssetKey, DagsterInstance, Definitions
 from maintenance_lake import GROUP, NeglectedLake, metadata_of, run_asset
+from services.http_stub import refused_url
 
 from floe_dagster_iceberg.maintenance.definitions import build_maintenance_definitions
 from floe_dagster_iceberg.models import (
@@ -15,6 +17,7 @@ from floe_dagster_iceberg.models import (
     MaintenancePolicy,
     MaintenanceRail,
 )
+from floe_dagster_iceberg.resources import IcebergResource
 
 OPERATIONS = ["compaction", "snapshot_expiry", "manifests", "orphan_files"]
 EAGER = MaintenancePolicy(
@@ -129,6 +132,23 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(neglected: Neglec
         assert metadata["iceberg/tables_planned"] == 1
 
 
+def test_the_launchpad_brings_orphans_back_from_quarantine(neglected: NeglectedLake) -> None:
+    neglected.fill("bronze.orders", files=6)
+    orphan = Path(neglected.table("bronze.orders").location().removeprefix("file://")) / "data" / "orphan.parquet"
+    orphan.write_bytes(b"nobody's")
+    os.utime(orphan, (0, 0))
+    run_asset(definitions(neglected), "orphan_files")
+    assert not orphan.exists()
+
+    counted = metadata_of(
+        run_asset(definitions(neglected), "orphan_files", {"restore": True, "dry_run": True}), "orphan_files"
+    )
+    assert "1 files would move back from quarantine." in counted["iceberg/results"]
+    assert not orphan.exists()
+    run_asset(definitions(neglected), "orphan_files", {"restore": True})
+    assert (orphan.read_bytes(), orphan.stat().st_mtime) == (b"nobody's", 0)
+
+
 def test_a_second_run_finds_nothing_to_do(neglected: NeglectedLake) -> None:
     neglected.fill("bronze.orders", files=3)
     run_asset(definitions(neglected), "compaction")
@@ -187,6 +207,18 @@ def test_the_run_fails_after_all_tables_had_their_turn(
     assert f"compaction failed for 1 of {len(tables)} tables: bronze.broken." in description
     if "bronze.a" in tables:
         assert neglected.files("bronze.a") == 1
+
+
+def test_a_catalog_that_cannot_be_reached_fails_the_run_and_may_be_retried() -> None:
+    with refused_url() as nobody:
+        iceberg = IcebergResource(catalog_type="rest", catalog_uri=nobody, warehouse="w")
+        unreachable = Definitions.merge(Definitions(resources={"iceberg": iceberg}), build_maintenance_definitions())
+        run = run_asset(unreachable, "table_health", succeeds=False)
+
+    [failure] = run.get_step_failure_events()
+    told = failure.step_failure_data.user_failure_data
+    assert told.metadata["iceberg/error"].value == "CatalogConnectionError"
+    assert told.metadata["iceberg/retryable"].value is True
 
 
 def test_a_table_can_switch_an_operation_off(neglected: NeglectedLake) -> None:

@@ -1,6 +1,5 @@
 """Expiry with its files: the right snapshots gone, their files gone, nothing else."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,7 @@ from maintenance_tables import (
     rows_of,
     to_path,
 )
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table import CommitTableResponse, Table
-from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
-from pyiceberg.table.update import SetPartitionStatisticsUpdate
-from racing_catalog import QUICK, racing_manager
+from racing_catalog import racing_manager
 from services.lake import Lake
 from snapshot_history import grow
 
@@ -36,7 +31,6 @@ from floe_dagster_iceberg.models import (
     MaintenanceStatus,
     PlanReason,
 )
-from floe_dagster_iceberg.table._pyiceberg import TableTransaction
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 EXPIRY = MaintenanceOperation.SNAPSHOT_EXPIRY
@@ -58,33 +52,6 @@ def overwritten(manager: IcebergTableManager, times: int) -> list[int]:
     for batch in range(times):
         manager.overwrite(ORDERS, rows_of(batch, days=1))
     return [snapshot.snapshot_id for snapshot in reversed(manager.list_snapshots(ORDERS))]
-
-
-@pytest.mark.requirement("S2-US4.4", "S2-FR-024", "S2-E8", "S2-FR-003")
-@pytest.mark.parametrize("snapshots", [60, pytest.param(1000, marks=pytest.mark.slow)])
-def test_snapshots_and_their_files_go_and_every_tag_and_branch_stays(
-    manager: IcebergTableManager, snapshots: int
-) -> None:
-    history = overwritten(manager, snapshots)
-    tagged = [history[5], history[20], history[snapshots - 15]]
-    for number, snapshot_id in enumerate(tagged):
-        manager.create_tag(ORDERS, f"tag-{number}", snapshot_id)
-    manager.create_branch(ORDERS, "audit", history[30], min_snapshots_to_keep=2)
-    manager.append(ORDERS, rows_of(5000, days=1), branch="audit")
-    audit = manager.load_table(ORDERS).metadata.refs["audit"].snapshot_id
-
-    result = expire(manager, policy(min_snapshots_to_keep=10, max_snapshots_per_commit=400))
-
-    table = manager.load_table(ORDERS)
-    kept = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-    # The branch's newest snapshot is the table's newest as well, so of main the newest ten stay by main's own count.
-    assert kept == {*history[-10:], *tagged, history[30], audit}
-    assert result.snapshots_expired == snapshots + 1 - len(kept)
-    assert paths_of(table) == reachable_paths(table)
-    for number, snapshot_id in enumerate(tagged):
-        assert content(manager, ref=f"tag-{number}") == checksum(rows_of(history.index(snapshot_id), days=1))
-    assert manager.scan(ORDERS, ref="audit").num_rows == 2 * rows_of(0, days=1).num_rows
-    assert content(manager) == checksum(rows_of(snapshots - 1, days=1))
 
 
 @pytest.mark.requirement("S2-US4.4")
@@ -146,53 +113,6 @@ def test_files_that_compaction_replaced_go_with_the_last_snapshot_that_needs_the
     assert content(manager) == rows
 
 
-def test_statistics_go_with_their_snapshot(lake: Lake, manager: IcebergTableManager) -> None:
-    old, current = overwritten(manager, 2)
-    written = [_add_statistics(manager.load_table(ORDERS), snapshot_id) for snapshot_id in (old, current)]
-
-    result = expire(manager)
-
-    assert result.status is MaintenanceStatus.DONE
-    assert [path.exists() for paths in written for path in paths] == [False, False, True, True]
-    assert lake.table(ORDERS).metadata.statistics[0].snapshot_id == current
-
-
-def test_metadata_files_that_dropped_out_of_the_log_are_deleted(lake: Lake, manager: IcebergTableManager) -> None:
-    manager.create_table(ORDERS, rows_of(0).schema, properties={"write.metadata.previous-versions-max": "2"})
-    for batch in range(6):
-        manager.append(ORDERS, rows_of(batch, days=1))
-    assert len(lake.files("**/*.metadata.json")) == 7
-
-    result = expire(manager, policy(min_snapshots_to_keep=100))
-
-    assert (result.snapshots_expired, result.files_removed) == (0, 4)
-    assert len(lake.files("**/*.metadata.json")) == 3
-
-
-def test_metadata_files_of_another_table_in_the_same_folder_stay(lake: Lake, manager: IcebergTableManager) -> None:
-    overwritten(manager, 3)
-    manager.drop_table(ORDERS)
-    dropped = lake.files()
-    manager.create_table(ORDERS, rows_of(0).schema, properties={"write.metadata.previous-versions-max": "1"})
-    for batch in range(6):
-        manager.append(ORDERS, rows_of(batch, days=1))
-
-    expire(manager)
-
-    assert dropped <= lake.files()
-    assert len(lake.files("**/*.metadata.json") - dropped) == 2
-
-
-def test_metadata_files_that_are_young_stay(lake: Lake, manager: IcebergTableManager) -> None:
-    manager.create_table(ORDERS, rows_of(0).schema, properties={"write.metadata.previous-versions-max": "1"})
-    for batch in range(4):
-        manager.append(ORDERS, rows_of(batch, days=1))
-
-    expire(manager, after=timedelta(hours=1))
-
-    assert len(lake.files("**/*.metadata.json")) == 5
-
-
 @pytest.mark.requirement("S2-FR-024", "S0-D5", "S0-I2")
 def test_an_expiry_below_governance_is_refused_and_an_override_shows(manager: IcebergTableManager) -> None:
     overwritten(manager, 3)
@@ -235,23 +155,6 @@ def test_the_time_of_the_last_expiry_is_kept_without_a_commit_of_its_own(
     assert expire(manager, weekly, after=16 * DAY).status is MaintenanceStatus.DONE
 
 
-def test_a_file_that_is_added_again_after_the_expiry_is_not_deleted(
-    manager: IcebergTableManager, tmp_path: Path
-) -> None:
-    overwritten(manager, 2)
-    old = next(iter(manager.load_table(ORDERS).scan(snapshot_id=_oldest(manager)).plan_files())).file.file_path
-    catalog = _ActsAfterCommit(
-        "floe", uri=f"sqlite:///{tmp_path}/catalog.db?timeout=60", warehouse=f"file://{tmp_path}/warehouse"
-    )
-    catalog.afterwards = [lambda: manager.load_table(ORDERS).add_files([old])]
-
-    result = expire(IcebergTableManager(catalog, config=QUICK))
-
-    assert result.snapshots_expired == 1
-    assert to_path(old).exists()
-    assert manager.scan(ORDERS).num_rows == 2 * rows_of(0, days=1).num_rows
-
-
 def test_a_writer_that_is_faster_makes_expiry_plan_again(manager: IcebergTableManager, tmp_path: Path) -> None:
     first, *_ = overwritten(manager, 3)
     slow = racing_manager(tmp_path, lambda: manager.create_tag(ORDERS, "keep", first))
@@ -260,60 +163,6 @@ def test_a_writer_that_is_faster_makes_expiry_plan_again(manager: IcebergTableMa
 
     assert result.snapshots_expired == 1
     assert content(manager, ref="keep") == checksum(rows_of(0, days=1))
-
-
-def test_a_table_whose_manifest_is_missing_fails_and_loses_no_file(lake: Lake, manager: IcebergTableManager) -> None:
-    overwritten(manager, 3)
-    table = manager.load_table(ORDERS)
-    to_path(table.current_snapshot().manifests(table.io)[0].manifest_path).unlink()
-    before = lake.data_files()
-
-    result = expire(manager)
-
-    assert result.status is MaintenanceStatus.FAILED
-    assert "missing from storage" in (result.error or "")
-    assert lake.data_files() == before
-
-
-class _ActsAfterCommit(SqlCatalog):
-    """A catalog in which somebody acts right after the first commit."""
-
-    afterwards: list[Callable[[], object]]
-
-    def commit_table(self, table: Table, *arguments: Any) -> CommitTableResponse:
-        response = super().commit_table(table, *arguments)
-        if self.afterwards:
-            self.afterwards.pop()()
-        return response
-
-
-def _oldest(manager: IcebergTableManager) -> int:
-    return manager.list_snapshots(ORDERS)[-1].snapshot_id
-
-
-def _add_statistics(table: Table, snapshot_id: int) -> list[Path]:
-    """Statistics of both kinds, with files that exist."""
-    paths = [
-        to_path(f"{table.location()}/metadata/{snapshot_id}-{kind}") for kind in ("ndv.stats", "partitions.parquet")
-    ]
-    for path in paths:
-        path.write_bytes(b"statistics")
-    of_columns = StatisticsFile(
-        snapshot_id=snapshot_id,
-        statistics_path=f"file://{paths[0]}",
-        file_size_in_bytes=10,
-        file_footer_size_in_bytes=2,
-        blob_metadata=[],
-    )
-    with table.update_statistics() as update:
-        update.set_statistics(of_columns)
-    of_partitions = PartitionStatisticsFile(
-        snapshot_id=snapshot_id, statistics_path=f"file://{paths[1]}", file_size_in_bytes=10
-    )
-    transaction = TableTransaction(table)
-    transaction.stage([SetPartitionStatisticsUpdate(partition_statistics=of_partitions)])
-    transaction.commit_once()
-    return paths
 
 
 def test_an_old_snapshot_that_was_the_newest_a_moment_ago_may_be_in_use_and_stays(manager: IcebergTableManager) -> None:

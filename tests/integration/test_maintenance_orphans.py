@@ -2,72 +2,33 @@
 
 import json
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from maintenance_orphans import ORPHANS, all_old, clean, leave_orphan, policy, statistics_at
 from maintenance_tables import (
     DAY,
     EAGER,
     ORDERS,
     content,
     everything_in,
-    later,
     make_older,
     make_orders,
-    paths_of,
     rows_of,
     to_path,
 )
 from pyiceberg.io.fsspec import FsspecFileIO
-from pyiceberg.table.statistics import StatisticsFile
 from services.lake import Lake
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.models import (
-    MaintenanceOperation,
-    MaintenancePlan,
-    MaintenancePolicy,
-    MaintenanceResult,
     MaintenanceStatus,
-    OrphanPolicy,
     PlanReason,
 )
+from floe_dagster_iceberg.table import orphans
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 from floe_dagster_iceberg.table.quarantine import load_quarantines
-
-ORPHANS = MaintenanceOperation.ORPHAN_FILES
-NOW = timedelta(0)
-
-
-def policy(**arguments: Any) -> MaintenancePolicy:
-    return EAGER.model_copy(update={"orphans": OrphanPolicy(**arguments)})
-
-
-def clean(manager: IcebergTableManager, by: MaintenancePolicy = EAGER, *, after: timedelta = NOW) -> MaintenanceResult:
-    return TableMaintenance(manager, clock=lambda: later(after)).execute(ORPHANS, ORDERS, by)
-
-
-def plan(manager: IcebergTableManager, by: MaintenancePolicy = EAGER) -> MaintenancePlan:
-    return TableMaintenance(manager).plan(ORPHANS, ORDERS, by)
-
-
-def leave_orphan(
-    manager: IcebergTableManager, name: str = "data/day=2024-01-01/left-behind.parquet", age: timedelta = 10 * DAY
-) -> Path:
-    """A file below the table's location that was written that long ago and that nothing leads to."""
-    path = to_path(manager.load_table(ORDERS).location()) / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(f"bytes of {name}".encode())
-    make_older(path, age)
-    return path
-
-
-def all_old(manager: IcebergTableManager, name: str = ORDERS) -> None:
-    """Let every file of a table look as if it was written a month ago."""
-    for path in paths_of(manager.load_table(name)):
-        make_older(path, 30 * DAY)
 
 
 def test_an_orphan_is_moved_to_quarantine_with_a_list_and_deleted_after_the_grace_time(
@@ -133,14 +94,14 @@ def test_one_quarantine_of_several_can_be_restored(manager: IcebergTableManager)
 
 def test_a_quarantine_that_was_interrupted_can_be_restored(manager: IcebergTableManager) -> None:
     table = make_orders(manager, batches=2)
-    orphans = [leave_orphan(manager, f"data/{number}.parquet") for number in range(2)]
+    left = [leave_orphan(manager, f"data/{number}.parquet") for number in range(2)]
     clean(manager)
     [quarantine] = load_quarantines(table)
     # As if the run had been killed before the second file was moved.
     to_path(quarantine.files[1].quarantined_at).rename(to_path(quarantine.files[1].location))
 
     assert TableMaintenance(manager).restore_orphans(ORDERS) == 1
-    assert all(orphan.exists() for orphan in orphans)
+    assert all(orphan.exists() for orphan in left)
 
 
 def test_files_of_running_writers_are_left_alone(manager: IcebergTableManager) -> None:
@@ -162,7 +123,7 @@ def test_nothing_that_the_table_needs_is_an_orphan_however_old(manager: IcebergT
     manager.overwrite(ORDERS, rows_of(6))
     statistics = leave_orphan(manager, "metadata/of-columns.stats")
     with manager.load_table(ORDERS).update_statistics() as update:
-        update.set_statistics(_statistics(manager, statistics))
+        update.set_statistics(statistics_at(manager, statistics))
     all_old(manager)
 
     result = clean(manager)
@@ -189,60 +150,11 @@ def test_a_partition_column_that_begins_with_an_underscore_hides_nothing(manager
 def test_what_is_left_of_failed_commits_is_found(lake: Lake, manager: IcebergTableManager) -> None:
     make_orders(manager, batches=1)
     names = ("metadata/0b1c-m0.avro", "metadata/snap-1-0-0b1c.avro")
-    orphans = {leave_orphan(manager, name) for name in names}
+    left = {leave_orphan(manager, name) for name in names}
 
     clean(manager)
 
-    assert not orphans & lake.files()
-
-
-def test_a_location_below_another_tables_is_refused(lake: Lake, manager: IcebergTableManager) -> None:
-    table = make_orders(manager, batches=2)
-    inner = f"{table.location()}/inner"
-    manager.create_table("bronze.inner", rows_of(0).schema, location=inner)
-    manager.append("bronze.inner", rows_of(0))
-    all_old(manager)
-    before = lake.files()
-
-    outer = plan(manager)
-    refused = TableMaintenance(manager).plan(ORPHANS, "bronze.inner", EAGER)
-
-    assert "refused by 'shared_location'" in outer.blocked_by
-    assert "overlaps with that of 'bronze.inner'" in outer.blocked_by
-    assert "overlaps with that of 'bronze.orders'" in refused.blocked_by
-    assert clean(manager).status is MaintenanceStatus.SKIPPED
-    assert lake.files() == before
-
-
-def test_a_neighbour_whose_name_only_begins_the_same_is_no_neighbour(manager: IcebergTableManager) -> None:
-    make_orders(manager, batches=1)
-    make_orders(manager, batches=1, name="bronze.orders_2")
-
-    assert plan(manager).reason is PlanReason.BELOW_THRESHOLD
-
-
-def test_a_table_that_no_catalog_lists_is_seen_by_its_metadata_files(manager: IcebergTableManager) -> None:
-    table = make_orders(manager, batches=3)
-    manager.create_table("bronze.inner", rows_of(0).schema, location=f"{table.location()}/inner")
-    manager.drop_table("bronze.inner")
-
-    refused = plan(manager)
-
-    assert "refused by 'shared_location'" in refused.blocked_by
-    assert "the metadata of another table" in refused.blocked_by
-
-
-def test_files_of_a_dropped_table_of_the_same_name_are_not_taken_for_orphans(manager: IcebergTableManager) -> None:
-    make_orders(manager, batches=1)
-    all_old(manager)
-    manager.drop_table(ORDERS)
-    make_orders(manager, batches=5)
-
-    refused = plan(manager)
-    allowed = plan(manager, policy(overrides=["shared_location", "orphan_share"], max_share=1))
-
-    assert "the metadata of another table" in refused.blocked_by
-    assert allowed.reason is PlanReason.RECOMMENDED
+    assert not left & lake.files()
 
 
 def test_a_broken_table_stops_no_other(lake: Lake, manager: IcebergTableManager) -> None:
@@ -254,59 +166,6 @@ def test_a_broken_table_stops_no_other(lake: Lake, manager: IcebergTableManager)
     assert clean(manager).status is MaintenanceStatus.DONE
     assert orphan not in lake.files()
     assert TableMaintenance(manager).execute(ORPHANS, "bronze.broken", EAGER).status is MaintenanceStatus.FAILED
-
-
-@pytest.mark.parametrize("prefix", ["s3://bucket", "file://host"])
-def test_metadata_that_spells_its_files_differently_is_refused(
-    lake: Lake, manager: IcebergTableManager, prefix: str
-) -> None:
-    table = make_orders(manager, batches=1)
-    statistics = leave_orphan(manager, "metadata/of-columns.stats")
-    elsewhere = _statistics(manager, statistics).model_copy(update={"statistics_path": f"{prefix}{statistics}"})
-    with table.refresh().update_statistics() as update:
-        update.set_statistics(elsewhere)
-
-    result = clean(manager)
-
-    assert "refused by 'location_mismatch'" in result.plan.blocked_by
-    assert statistics in lake.files()
-
-
-def test_overriding_the_mismatch_still_takes_no_file_that_is_spelled_differently(
-    manager: IcebergTableManager,
-) -> None:
-    table = make_orders(manager, batches=1)
-    statistics, orphan = leave_orphan(manager, "metadata/of-columns.stats"), leave_orphan(manager)
-    elsewhere = _statistics(manager, statistics).model_copy(update={"statistics_path": f"s3://bucket{statistics}"})
-    with table.refresh().update_statistics() as update:
-        update.set_statistics(elsewhere)
-
-    result = clean(manager, policy(overrides=["location_mismatch"]))
-
-    assert (result.status, result.overrides) == (MaintenanceStatus.DONE, ("location_mismatch",))
-    assert (statistics.exists(), orphan.exists()) == (True, False)
-
-
-def test_more_than_a_fifth_of_a_tables_files_is_refused(manager: IcebergTableManager) -> None:
-    table = make_orders(manager, batches=1)
-    files = len(paths_of(table))
-    for number in range(files // 3):
-        leave_orphan(manager, f"data/{number}.parquet")
-
-    refused = plan(manager)
-    allowed = plan(manager, policy(overrides=["orphan_share"], max_share=0.5))
-
-    assert "refused by 'orphan_share'" in refused.blocked_by
-    assert "more than 20%" in refused.blocked_by
-    assert allowed.reason is PlanReason.RECOMMENDED
-
-
-def test_a_table_without_garbage_collection_is_refused(manager: IcebergTableManager) -> None:
-    table = make_orders(manager, batches=1)
-    leave_orphan(manager)
-    table.transaction().set_properties({"gc.enabled": "FALSE"}).commit_transaction()
-
-    assert "refused by 'gc_disabled'" in plan(manager).blocked_by
 
 
 def test_a_file_that_becomes_part_of_the_table_before_the_purge_comes_back(manager: IcebergTableManager) -> None:
@@ -325,6 +184,29 @@ def test_a_file_that_becomes_part_of_the_table_before_the_purge_comes_back(manag
 
     assert used.exists()
     assert content(manager) == rows
+
+
+def test_every_batch_of_moves_looks_at_the_newest_metadata_first(
+    manager: IcebergTableManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphans, "MOVE_BATCH", 1)
+    table = make_orders(manager, batches=3, days=1)
+    found = {leave_orphan(manager, f"data/{number}.parquet") for number in range(2)}
+    for path in found:
+        pq.write_table(rows_of(9, days=1), path)
+        make_older(path, 10 * DAY)
+
+    left: list[str] = []
+
+    def add_what_is_left(_: str) -> None:
+        if not left:
+            left.extend(f"file://{path}" for path in found if path.exists())
+            table.refresh().add_files(left)
+
+    result = TableMaintenance(manager, progress=add_what_is_left).execute(ORPHANS, ORDERS, EAGER)
+
+    assert (result.status, result.files_removed) == (MaintenanceStatus.DONE, 1)
+    assert manager.scan(ORDERS).num_rows == 4 * rows_of(0, days=1).num_rows
 
 
 def test_the_time_of_the_last_run_is_that_of_the_last_quarantine(manager: IcebergTableManager) -> None:
@@ -351,13 +233,3 @@ def test_storage_that_is_reached_through_fsspec_works_the_same(lake: Lake, manag
 
     assert (moved.status, moved.files_removed, gone) == (MaintenanceStatus.DONE, 1, True)
     assert orphan.read_bytes() == before
-
-
-def _statistics(manager: IcebergTableManager, path: Path) -> StatisticsFile:
-    return StatisticsFile(
-        snapshot_id=manager.load_table(ORDERS).metadata.current_snapshot_id,
-        statistics_path=f"file://{path}",
-        file_size_in_bytes=path.stat().st_size,
-        file_footer_size_in_bytes=1,
-        blob_metadata=[],
-    )

@@ -1,12 +1,12 @@
 """Health, plans and dry runs: everything is seen, nothing is changed."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from maintenance_tables import DAY, EAGER, ORDERS, everything_in, later, make_older, make_orders, rows_of, to_path
+from maintenance_tables import DAY, EAGER, ORDERS, later, make_older, make_orders, rows_of, to_path
 from services.lake import Lake
+from services.reading_io import READING_IO, reading
 
 from floe_dagster_iceberg.errors import NoSuchTableError, ScanError
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
@@ -31,37 +31,6 @@ def neglected(manager: IcebergTableManager) -> None:
     orphan = to_path(table.location()) / "data" / "orphan.parquet"
     orphan.write_bytes(b"nobody's")
     make_older(orphan, 40 * DAY)
-
-
-@pytest.mark.parametrize("operation", [each for each in MaintenanceOperation if each != "position_deletes"])
-def test_a_dry_run_changes_neither_catalog_nor_storage_nor_a_modification_time(
-    manager: IcebergTableManager, tmp_path: Path, operation: MaintenanceOperation
-) -> None:
-    neglected(manager)
-    before = everything_in(tmp_path)
-    maintenance = TableMaintenance(manager, clock=lambda: later(30 * DAY))
-
-    planned = maintenance.plan(operation, ORDERS, DRY)
-    result = maintenance.execute(operation, ORDERS, DRY)
-
-    assert result.status is MaintenanceStatus.PLANNED
-    assert result.plan == planned
-    assert (planned.reason, bool(planned.files), bool(planned.summary)) == (PlanReason.RECOMMENDED, True, True)
-    assert everything_in(tmp_path) == before
-
-
-@pytest.mark.parametrize("operation", [each for each in MaintenanceOperation if each != "position_deletes"])
-def test_a_run_does_what_its_plan_says(manager: IcebergTableManager, operation: MaintenanceOperation) -> None:
-    neglected(manager)
-    maintenance = TableMaintenance(manager, clock=lambda: later(30 * DAY))
-
-    planned = maintenance.plan(operation, ORDERS, EAGER)
-    result = maintenance.execute(operation, ORDERS, EAGER)
-
-    assert result.status is MaintenanceStatus.DONE
-    assert (result.files_removed, result.bytes_removed) == (planned.input_files, planned.input_bytes)
-    assert (result.files_added, result.snapshots_expired) == (planned.output_files, planned.snapshots)
-    assert maintenance.execute(operation, ORDERS, EAGER).status is MaintenanceStatus.SKIPPED
 
 
 def test_an_operation_that_is_switched_off_is_blocked(manager: IcebergTableManager) -> None:
@@ -171,7 +140,26 @@ def test_health_agrees_with_the_plan_on_what_needs_work(manager: IcebergTableMan
     assert maintenance.plan(MaintenanceOperation.COMPACTION, ORDERS, picky).partitions == 1
 
 
-def test_the_summary_tier_opens_no_file(lake: Lake, manager: IcebergTableManager) -> None:
+@pytest.mark.parametrize(
+    ("tier", "opened"),
+    [(HealthTier.SUMMARY, 0), (HealthTier.MANIFESTS, 1), (HealthTier.FILES, 1 + 3)],
+    ids=["no file", "the manifest list", "the list and its manifests"],
+)
+def test_a_tier_opens_only_what_it_needs_besides_the_metadata(
+    lake: Lake, manager: IcebergTableManager, tier: HealthTier, opened: int
+) -> None:
+    lake.catalog.properties.update(READING_IO)
+    make_orders(manager, batches=3, days=4)
+
+    with reading() as files:
+        TableMaintenance(manager).health(ORDERS, EAGER, tier=tier)
+
+    assert sorted(set(files)) == sorted(files), "no file is opened twice"
+    assert len([file for file in files if file.endswith(".avro")]) == opened
+    assert [file for file in files if not file.endswith(".avro")] == [manager.load_table(ORDERS).metadata_location]
+
+
+def test_a_manifest_that_is_missing_is_seen_only_by_those_who_need_it(manager: IcebergTableManager) -> None:
     table = make_orders(manager, batches=2)
     for path in to_path(table.location()).rglob("*.avro"):
         path.unlink()
@@ -179,7 +167,6 @@ def test_the_summary_tier_opens_no_file(lake: Lake, manager: IcebergTableManager
     assert TableMaintenance(manager).health(ORDERS, EAGER, tier=HealthTier.SUMMARY).data_files == 20
     with pytest.raises(ScanError, match="missing from storage"):
         TableMaintenance(manager).health(ORDERS, EAGER, tier=HealthTier.FILES)
-    assert lake.data_files()
 
 
 def test_a_plan_for_a_table_that_is_not_there_raises(manager: IcebergTableManager) -> None:

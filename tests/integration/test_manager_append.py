@@ -20,8 +20,6 @@ from floe_dagster_iceberg.errors import NoSuchTableError, ValidationError
 from floe_dagster_iceberg.models import CommitStrategy, IcebergTableManagerConfig, OperationType, WriteConfig, WriteMode
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
-MOMENTS = [dt.datetime(2024, 2, 29, 23, 59, 59, 999_999), dt.datetime(1960, 1, 2, 3, 4, 5, 6), None]  # noqa: DTZ001
-
 
 def partitioned_by(*fields: tuple[int, Transform[Any, Any], str]) -> PartitionSpec:
     return PartitionSpec(

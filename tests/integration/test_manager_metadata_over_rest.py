@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from racing_catalog import QUICK, RacingCatalog
 from schema_cases import change, forced
-from services.http_stub import RestStub, running_stub
+from services.http_stub import Fault, RestStub, running_stub
 from snapshot_history import NOW, SCHEMA, T, days_ago, grow, numbers
 
 from floe_dagster_iceberg.errors import IcebergError, SchemaEvolutionError
@@ -20,7 +20,6 @@ def stub(tmp_path: Path) -> Iterator[RestStub]:
     with running_stub(tmp_path) as stub:
         stub.catalog.close()
         stub.catalog = RacingCatalog("stub", **stub.catalog.properties)
-        stub.catalog.meanwhile = []
         stub.catalog.create_namespace("bronze")
         yield stub
 
@@ -89,11 +88,33 @@ def test_the_server_is_told_where_all_names_must_stand(
     assert set(stub.catalog.load_table(T).refs()) == {"main", "v1"}
 
 
-def test_a_name_that_the_server_lost_is_reported(
+@pytest.mark.requirement("S2-US4.4", "S2-FR-003")
+@pytest.mark.parametrize("create", ["create_tag", "create_branch"])
+def test_a_name_that_the_server_lost_is_brought_back(
+    stub: RestStub, rest: IcebergTableManager, beside: IcebergTableManager, create: str
+) -> None:
+    grown = grow(stub.catalog.load_table(T), [days_ago(day) for day in (9, 8, 7)])
+    stub.catalog.meanwhile = [lambda: getattr(beside, create)(T, "late", grown[0])]
+
+    assert rest.expire_snapshots(T, older_than_days=1, retain_last=1, now=NOW) == 2
+
+    table = stub.catalog.load_table(T)
+    assert {name: ref.snapshot_id for name, ref in table.refs().items()} == {"main": grown[2], "late": grown[0]}
+    assert beside.scan(T, ref="late")["n"].to_pylist() == [1, 2, 3]
+    rest.append(T, numbers(4))
+    assert sorted(beside.scan(T)["n"].to_pylist()) == [1, 2, 3, 4]
+
+
+def test_a_name_that_cannot_be_brought_back_is_reported(
     stub: RestStub, rest: IcebergTableManager, beside: IcebergTableManager
 ) -> None:
     grown = grow(stub.catalog.load_table(T), [days_ago(day) for day in (9, 8, 7)])
-    stub.catalog.meanwhile = [lambda: beside.create_tag(T, "late", grown[0])]
+
+    def tag_and_go_away() -> None:
+        beside.create_tag(T, "late", grown[0])
+        stub.fail("POST", "/tables/", Fault(status=403, body="{}"))
+
+    stub.catalog.meanwhile = [tag_and_go_away]
 
     with pytest.raises(IcebergError, match=r"late of 'bronze.numbers' appeared .* register_table\(\)"):
         rest.expire_snapshots(T, older_than_days=1, retain_last=1, now=NOW)

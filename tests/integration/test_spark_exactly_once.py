@@ -23,10 +23,10 @@ LOST = Fault(status=409, body='{"error": {"message": "stale", "type": "CommitFai
 
 
 def commit_from_java(commit: Any, identifier: tuple[str, ...], body: bytes) -> tuple[int, dict[str, Any]]:
-    """Java leaves the table's name to the address; PyIceberg's model of a request wants it in the body."""
+    """Java leaves the table's name to the address, and reads the status of an error in its body."""
     named = {"identifier": {"namespace": list(identifier[:-1]), "name": identifier[-1]}}
-    answer: tuple[int, dict[str, Any]] = commit(identifier, json.dumps({**named, **json.loads(body)}).encode())
-    return answer
+    status, answer = commit(identifier, json.dumps({**named, **json.loads(body)}).encode())
+    return status, {"error": {**answer["error"], "code": status}} if "error" in answer else answer
 
 
 @pytest.fixture

@@ -226,7 +226,9 @@ def test_an_annotation_that_nobody_can_load_is_refused(lake: SparkLake) -> None:
 
 
 @pytest.mark.requirement("S2-FR-027")
-def test_times_do_not_shift_between_the_engines(lake: SparkLake) -> None:
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_times_do_not_shift_between_the_engines(lake: SparkLake, zone: str) -> None:
+    lake.session.conf.set("spark.sql.session.timeZone", zone)
     instant = datetime(2024, 3, 10, 6, 59, 59, 999999, tzinfo=UTC)
     wall_clock = datetime(2024, 3, 10, 2, 30)  # noqa: DTZ001 - a time that New York's clocks never showed
 

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,26 +117,32 @@ def test_jars_on_the_class_path_are_not_fetched(tmp_path: Path) -> None:
     assert jars_for(SQLITE, **{"spark.jars": "/opt/iceberg-spark-runtime-4.1_2.13-1.12.0.jar"}) == {}
 
 
-def test_a_small_machine_gets_few_partitions_and_stays_on_loopback(scratch: Scratch) -> None:
+def test_one_machine_stays_on_loopback_and_is_quiet(scratch: Scratch) -> None:
     conf = application_conf(SparkSettings(master="local[3]"), scratch)
 
-    assert conf["spark.sql.shuffle.partitions"] == "6"
     assert conf["spark.driver.bindAddress"] == conf["spark.driver.host"] == "127.0.0.1"
     assert conf["spark.sql.session.timeZone"] == "UTC"
     assert conf["spark.ui.enabled"] == conf["spark.ui.showConsoleProgress"] == "false"
 
 
-def test_a_cluster_keeps_its_own_partitions_and_addresses(scratch: Scratch) -> None:
+def test_a_cluster_keeps_its_own_addresses(scratch: Scratch) -> None:
     conf = application_conf(SparkSettings(master="spark://host:7077"), scratch)
 
     assert conf["spark.master"] == "spark://host:7077"
-    assert conf.keys().isdisjoint({"spark.sql.shuffle.partitions", "spark.driver.bindAddress", "spark.driver.host"})
+    assert conf.keys().isdisjoint({"spark.driver.bindAddress", "spark.driver.host"})
 
 
 def test_what_the_user_sets_wins(scratch: Scratch) -> None:
     given = {"spark.sql.shuffle.partitions": "99", "spark.ui.enabled": "true", "spark.app.name": "mine"}
 
     assert application_conf(SparkSettings(conf=given), scratch).items() >= given.items()
+
+
+def test_extensions_of_the_user_are_beside_icebergs(scratch: Scratch) -> None:
+    conf = application_conf(SparkSettings(conf={"spark.sql.extensions": "io.example.Extension"}), scratch)
+
+    iceberg = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    assert conf["spark.sql.extensions"] == f"io.example.Extension,{iceberg}"
 
 
 def test_scratch_files_go_to_one_writable_folder(scratch: Scratch, tmp_path: Path) -> None:
@@ -146,9 +153,18 @@ def test_scratch_files_go_to_one_writable_folder(scratch: Scratch, tmp_path: Pat
     assert conf["spark.sql.warehouse.dir"] == (scratch.folder / "warehouse").as_uri()
     with launch_environment(SparkSettings(), scratch):
         assert os.environ["SPARK_LOCAL_DIRS"] == str(scratch.folder / "blocks")
+        assert Path(tempfile.gettempdir()) == scratch.folder / "tmp"
     assert "SPARK_LOCAL_DIRS" not in os.environ
+    assert Path(tempfile.gettempdir()) != scratch.folder / "tmp"
     scratch.remove()
     assert not scratch.folder.exists()
+
+
+def test_a_scratch_folder_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOE_SPARK_SCRATCH", str(tmp_path / "missing"))
+
+    with pytest.raises(EngineCapabilityError, match=r"cannot write to '.*missing' .* Set FLOE_SPARK_SCRATCH to"):
+        Scratch()
 
 
 @pytest.mark.requirement("S2-FR-044")

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -75,29 +76,40 @@ def test_a_failure_leaves_main_as_it_was_and_no_branch(lake: SparkLake) -> None:
     assert lake.rows("region", "id") == [("eu", 1), ("us", 2)]
 
 
-def test_a_writer_that_was_faster_makes_it_start_again(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    others = [pa.table({"region": ["us"], "id": [3]})]
+def let_another_append(lake: SparkLake, monkeypatch: pytest.MonkeyPatch, *rows: dict[str, list[Any]]) -> None:
+    """When the staged rows are about to be published, another writer is faster, once for each of these."""
+    waiting = list(rows)
 
-    def after_another(*args: object, **kwargs: object) -> None:
-        if others:
-            lake.manager.append(EVENTS, others.pop())
-        staging.publish(*args, **kwargs)  # type: ignore[arg-type]
+    def after_another(*args: Any, **kwargs: Any) -> None:
+        if waiting:
+            lake.manager.append(EVENTS, pa.table(waiting.pop()))
+        staging.publish(*args, **kwargs)
 
     monkeypatch.setattr(frame_write, "publish", after_another)
+
+
+def test_a_faster_writer_of_other_rows_makes_it_start_again(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_another_append(lake, monkeypatch, {"region": ["asia"], "id": [3]})
 
     written = lake.deposit(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu")).written
 
     assert written.attempts == 2
-    assert lake.rows("region", "id") == [("eu", 10), ("us", 2), ("us", 3)]
+    assert lake.rows("region", "id") == [("asia", 3), ("eu", 10), ("us", 2)]
+    assert list(lake.table().metadata.refs) == ["main"]
+
+
+def test_a_faster_writer_of_the_same_rows_is_a_conflict(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_another_append(lake, monkeypatch, {"region": ["eu"], "id": [3]})
+
+    with pytest.raises(CommitConflictError, match="another writer changed the rows being replaced"):
+        lake.deposit(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"))
+
+    assert lake.rows("region", "id") == [("eu", 1), ("eu", 3), ("us", 2)]
     assert list(lake.table().metadata.refs) == ["main"]
 
 
 def test_a_writer_that_is_always_faster_wins(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    def after_another(*args: object, **kwargs: object) -> None:
-        lake.manager.append(EVENTS, pa.table({"region": ["us"], "id": [3]}))
-        staging.publish(*args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(frame_write, "publish", after_another)
+    let_another_append(lake, monkeypatch, *[{"region": ["asia"], "id": [3]}] * 9)
 
     with pytest.raises(CommitConflictError, match="other writers were faster"):
         lake.deposit(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"))
@@ -105,8 +117,10 @@ def test_a_writer_that_is_always_faster_wins(lake: SparkLake, monkeypatch: pytes
     assert list(lake.table().metadata.refs) == ["main"]
 
 
-def test_local_days_in_files_of_utc_days_are_replaced_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_local_days_in_files_of_utc_days_are_replaced_exactly(tmp_path: Path, zone: str) -> None:
     lake = SparkLake.open(tmp_path)
+    lake.session.conf.set("spark.sql.session.timeZone", zone)
     hours = [MIDNIGHT + timedelta(hours=hour) for hour in range(-2, 3)]
     frame = lake.frame({"at": hours})
     lake.deposit(frame.coalesce(1), layout=PartitionLayout.from_strings(["day(at)"]))

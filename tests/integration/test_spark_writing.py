@@ -1,5 +1,6 @@
 """What Spark's writes promise beyond the behaviour suite: one pass, required columns, nothing left by a failure."""
 
+import signal
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from services.processes import wait_until
 from services.spark_lake import EVENTS, SparkLake, keyed
 
 from floe_dagster_iceberg.errors import (
@@ -19,9 +21,9 @@ from floe_dagster_iceberg.errors import (
     WriteError,
 )
 from floe_dagster_iceberg.models import WriteMode
+from floe_dagster_iceberg.models.writing import EvolutionMode
 from floe_dagster_iceberg.table.orphans import find_orphans
 from floe_dagster_iceberg.table.partition_layout import PartitionLayout
-from floe_dagster_iceberg.table.reconcile import EvolutionMode
 
 CANARY = "canary-77ab-value"
 BY_REGION = PartitionLayout.from_strings(["region"])
@@ -44,6 +46,20 @@ def test_the_counts_are_those_of_the_commit(lake: SparkLake) -> None:
     assert again.written.snapshot.summary is not None
     assert again.written.snapshot.summary["total-records"] == "3"
     assert [snapshot.summary.operation.value for snapshot in lake.table().metadata.snapshots] == ["append", "overwrite"]
+
+
+@pytest.mark.requirement("D7")
+@pytest.mark.parametrize("rows_outside", ["error", "drop", "allow"])
+def test_a_frame_is_computed_once(lake: SparkLake, rows_outside: str) -> None:
+    frame, eu = lake.frame({"region": ["eu"], "id": [1]}), keyed("region", "eu")
+    lake.deposit(frame, rows=eu)
+    context = lake.session.sparkContext
+
+    context.setJobGroup(rows_outside, "")
+    lake.deposit(frame, rows=eu, rows_outside=rows_outside)
+    context.setJobGroup("others", "")
+
+    assert len(context.statusTracker().getJobIdsForGroup(rows_outside)) == 1
 
 
 def test_rows_that_a_join_takes_away_are_not_outside(lake: SparkLake) -> None:
@@ -137,6 +153,32 @@ def test_files_of_a_later_write_that_fails_half_way_are_orphans(lake: SparkLake)
     found = find_orphans(lake.table(), now=soon, older_than=timedelta(days=7), grace=timedelta(days=7))
     assert lake.rows() == [(0,)]
     assert {Path(file.location).name for file in found.orphans.files} >= lake.files() - before != set()
+
+
+class Interrupted(BaseException):
+    """What a run raises in its own thread when it is terminated."""
+
+
+@pytest.mark.requirement("S2-E2")
+def test_a_write_that_is_interrupted_is_cancelled(lake: SparkLake) -> None:
+    lake.deposit(lake.frame({"id": [0]}))
+    slow = "if(reflect('java.lang.Thread', 'sleep', 5000L) IS NULL, id, id)"
+    rows = lake.session.range(0, 4, numPartitions=4).select(F.expr(slow).alias("id"))
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 2)
+    try:
+        with pytest.raises(Interrupted):
+            lake.deposit(rows, mode=WriteMode.APPEND)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    tracker = lake.session.sparkContext.statusTracker()
+    wait_until(lambda: not tracker.getActiveJobsIds(), seconds=30, what="The end of the job")
+    assert lake.rows() == [(0,)]
 
 
 REQUIRED = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("day", pa.date32(), nullable=False)])

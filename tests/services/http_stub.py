@@ -130,7 +130,12 @@ class RestStub:
         return 200, {"namespace": body["namespace"], "properties": {}}
 
     def _create_table(self, namespace: tuple[str, ...], body: bytes) -> tuple[int, dict[str, Any]]:
-        request = CreateTableRequest.model_validate_json(body)
+        # Clients leave the location out when the server is to choose it.
+        request = CreateTableRequest.model_validate({"location": None, **json.loads(body)})
+        if request.stage_create:
+            staged = self.catalog.create_table_transaction((*namespace, request.name), request.table_schema)
+            metadata = json.loads(staged.table_metadata.model_dump_json())
+            return 200, {"metadata-location": None, "metadata": metadata, "config": self.table_config}
         self.catalog.create_table((*namespace, request.name), request.table_schema, properties=request.properties)
         return self._load_table((*namespace, request.name))
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pyspark
 from services.processes import answers, free_port, running, wait_until
 
-from floe_dagster_iceberg.spark.packages import maven_coordinates
+from floe_dagster_iceberg.spark.packages import jar_conf
 
-SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+SPARK_HOME = Path(pyspark.__file__).parent
+SQLITE = "org.xerial:sqlite-jdbc:3.50.3.0"
 
 
 @contextmanager
@@ -26,9 +27,9 @@ def spark_connect_server(folder: Path) -> Iterator[str]:
         "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
         "spark.ui.enabled": "false",
     }
-    packages = maven_coordinates(["org.xerial:sqlite-jdbc:3.50.3.0"], spark_version=pyspark.__version__)
+    conf |= jar_conf([SQLITE], spark_version=pyspark.__version__, spark_home=SPARK_HOME, given={})
     command = [
-        *(SPARK_SUBMIT, "--master", "local[2]", "--driver-memory", "1g", "--packages", ",".join(packages)),
+        *(str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g"),
         *(argument for key, value in conf.items() for argument in ("--conf", f"{key}={value}")),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
     ]

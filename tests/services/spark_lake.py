@@ -39,13 +39,15 @@ class SparkLake:
     _keys: count = field(default_factory=count)  # type: ignore[type-arg]
 
     @classmethod
-    def open(cls, folder: Path) -> "SparkLake":
+    def open(cls, folder: Path, *, remote: str | None = None) -> "SparkLake":
+        """A lake in a folder, through the Spark of all tests or a Connect server."""
         iceberg = IcebergResource(
             catalog_uri=f"sqlite:///{folder}/catalog.db",
             warehouse=f"file://{folder}/warehouse",
             manager=TableManagerSettings(retry_base_delay_seconds=0.1),
         )
-        return cls(folder, iceberg, spark_resource(iceberg))
+        pyspark = IcebergSparkResource(iceberg=iceberg, remote=remote) if remote else spark_resource(iceberg)
+        return cls(folder, iceberg, pyspark)
 
     @property
     def session(self) -> SparkSession:

@@ -43,7 +43,8 @@ def reachable_files(table: Table) -> set[Path]:
 
 
 def to_path(location: str) -> Path:
-    return Path(unquote(urlsplit(location).path)) if "://" in location else Path(location)
+    # Java writes file:/path where Python writes file:///path.
+    return Path(unquote(urlsplit(location).path)) if urlsplit(location).scheme else Path(location)
 
 
 def _live(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:

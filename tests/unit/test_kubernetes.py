@@ -3,7 +3,17 @@ import sys
 from typing import Any
 
 import pytest
-from dagster import AssetKey, asset, define_asset_job, in_process_executor, multiprocess_executor
+from dagster import (
+    AssetKey,
+    AssetSpec,
+    asset,
+    define_asset_job,
+    graph_asset,
+    in_process_executor,
+    multi_asset,
+    multiprocess_executor,
+    op,
+)
 from dagster_k8s import k8s_job_executor
 from dagster_k8s.job import get_user_defined_k8s_config
 
@@ -75,12 +85,43 @@ def test_maintenance_takes_its_own_preset_then_the_one_called_like_it_then_the_c
     assert resources_of(tags[MaintenanceAsset.SNAPSHOT_EXPIRY])["requests"]["memory"] == "2Gi"
 
 
-def test_a_data_asset_names_its_preset_by_a_tag() -> None:
-    sizes = PodSizes(PRESETS)
+def test_a_data_asset_names_its_preset_by_a_tag_and_keeps_its_op() -> None:
+    @asset(tags={PRESET_TAG: "large"})
+    def orders() -> None: ...
 
-    assert resources_of(sizes.asset_tags({PRESET_TAG: "large"}))["requests"]["cpu"] == "2"
-    assert resources_of(sizes.asset_tags({}))["requests"]["cpu"] == "250m"
-    assert PodSizes({}).asset_tags({}) == {}
+    @multi_asset(specs=[AssetSpec("a"), AssetSpec("b")])
+    def several() -> tuple[None, None]: ...
+
+    @asset(op_tags={K8S_CONFIG_TAG: {"container_config": {}}})
+    def decided() -> None: ...
+
+    @op
+    def one() -> int:
+        return 1
+
+    @graph_asset
+    def graphed() -> Any:
+        return one()
+
+    configs = PodSizes(PRESETS).step_configs([orders, several, decided, graphed, AssetSpec("elsewhere")])
+
+    assert configs.keys() == {"orders", "several"}
+    assert configs["orders"]["container_config"]["resources"]["requests"]["cpu"] == "2"
+    assert configs["several"]["container_config"]["resources"]["requests"]["cpu"] == "250m"
+    assert PodSizes({}).step_configs([orders.map_asset_specs(lambda spec: spec.replace_attributes(tags={}))]) == {}
+
+
+@pytest.mark.requirement("D8")
+def test_the_executor_gives_each_step_what_its_asset_gets_unless_its_own_config_says_it() -> None:
+    given = {"type": "k8s_job_executor", "config": {"per_step_k8s_config": {"b": {"container_config": {"image": "b"}}}}}
+    small = {"container_config": {"resources": {"limits": {"cpu": "1"}}}}
+
+    executor = build_executor(artifacts_with(executor=given), {"a": small, "b": small})
+
+    config = executor.apply_config_mapping({"config": {}}).value["config"]["per_step_k8s_config"]
+    assert config["a"]["container_config"] == small["container_config"]
+    assert config["b"]["container_config"] == {"image": "b"}
+    assert build_executor(artifacts_with(executor={"type": "in_process"}), {"a": small}) is in_process_executor
 
 
 def test_a_preset_that_is_not_there_is_an_error_with_the_known_ones() -> None:

@@ -230,6 +230,15 @@ def test_a_storages_properties_are_those_of_its_file_io(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_bytes() == b"1"
 
 
+def test_a_plugin_that_comes_onto_the_search_path_later_is_found(request: pytest.FixtureRequest) -> None:
+    ours = open_catalog_plugin("polaris", {"uri": "http://x", "warehouse": "w", "token": "t"})
+    assert not isinstance(ours, TheirCatalog)
+
+    request.getfixturevalue("installed")
+
+    assert isinstance(open_catalog_plugin("polaris", {"uri": "http://x"}), TheirCatalog)
+
+
 @pytest.mark.usefixtures("installed")
 def test_two_packages_that_offer_the_same_plugin_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second = tmp_path / "more" / "others-1.0.0.dist-info"

@@ -1,26 +1,23 @@
-"""How rows lie in files: sorted as the asset asks, in files near the target size."""
+"""How rows lie in files: sorted as the asset asks."""
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dagster import AssetExecutionContext, AssetsDefinition, StaticPartitionsDefinition, asset
+from dagster import AssetExecutionContext, StaticPartitionsDefinition, asset
 from services.io_results import failure_of
+from services.table_facts import to_path
 from services.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 
 pytestmark = pytest.mark.requirement("S2-US6.2", "S2-FR-034")
 
-MEGABYTE = 1024 * 1024
-
 
 def files_of(warehouse: Warehouse, table: str) -> list[str]:
     paths = warehouse.table(table).inspect.files()["file_path"].to_pylist()
-    return [path.removeprefix("file://") for path in paths]
+    return [str(to_path(path)) for path in paths]
 
 
 def test_the_rows_of_each_file_are_in_order(warehouse: Warehouse) -> None:
@@ -68,46 +65,3 @@ def test_a_frame_without_a_column_to_sort_by_is_stored_all_the_same(warehouse: W
         ["c", "d"],
         ["a", "b"],
     ]
-
-
-def noise(megabytes: int) -> Iterator[pa.RecordBatch]:
-    """Batches of a megabyte that no codec makes smaller, for two partitions in turn."""
-    source = random.Random(7)  # noqa: S311 - incompressible is all it has to be
-    for number in range(megabytes):
-        rows = [source.randbytes(1024) for _ in range(1024)]
-        yield pa.record_batch({"half": [number % 2] * 1024, "noise": rows})
-
-
-def streamed(megabytes: int, held: list[int]) -> AssetsDefinition:
-    @asset(
-        partitions_def=StaticPartitionsDefinition(["0", "1"]),
-        metadata=iceberg_settings(
-            partition_expr="half",
-            properties={
-                "write.target-file-size-bytes": 8 * MEGABYTE,
-                "write.parquet.row-group-size-bytes": 2 * MEGABYTE,
-            },
-        ),
-    )
-    def events() -> Any:
-        def batches() -> Iterator[pa.RecordBatch]:
-            for batch in noise(megabytes):
-                held.append(pa.total_allocated_bytes())
-                yield batch
-
-        schema = pa.schema([("half", pa.int64()), ("noise", pa.binary())])
-        return pa.RecordBatchReader.from_batches(schema, batches())
-
-    return events
-
-
-def test_a_stream_is_not_held_in_memory_and_fills_files_near_the_target_size(warehouse: Warehouse) -> None:
-    held: list[int] = []
-
-    warehouse.run(streamed(128, held), key_range=("0", "1"))
-
-    sizes = sorted(warehouse.table("events").inspect.files()["file_size_in_bytes"].to_pylist())
-    assert warehouse.table("events").scan().count() == 128 * 1024
-    assert max(held) - held[0] < 80 * MEGABYTE
-    # The last file of either partition holds what is left.
-    assert all(6 * MEGABYTE < size < 10 * MEGABYTE for size in sizes[2:])

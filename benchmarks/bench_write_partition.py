@@ -1,0 +1,117 @@
+"""Write one partition into a table that has grown old.
+
+A daily asset replaces one day of a table that has 10, 100, 500 and 2,000 days, each written by a commit of
+its own. Ours and the peer's IO manager are timed inside a real Dagster run, without what Dagster itself
+takes; by hand it is `load_table` and `overwrite`. "ours, new process" has not seen the table before, as when
+every run is a process; "ours" has, as when one process works through a backfill. The limit is the same
+rows written as one Parquet file.
+
+The old tables are made by our own writer. The one for PyIceberg and the peer is made with
+`commit.manifest-merge.enabled=false`, so that its manifests are as they would have left them. Every timed
+write finds the same version of the table.
+
+The targets are about what a commit costs, which is most of it at 1,000 rows; with a million rows, writing the
+Parquet file is most of it for everybody. At 10 days: at most 0.7 times raw and 0.6 times peer; at 500 days: at
+most 0.12 times either; from 10 to 2,000 days: at most 4 times as slow.
+"""
+
+import itertools
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from benchmarks.lake import FrozenTable
+from benchmarks.measure import Effort, Turn
+from benchmarks.results import Curve, Target
+from benchmarks.session import LIMIT, NEW_PROCESS, OURS, PEER, RAW, Session
+
+# What each contender's table is called, and which of the two histories it has.
+_TABLES = {OURS: "ours", NEW_PROCESS: "stranger", RAW: "raw", PEER: "peer"}
+_ROWS_OF_OLD_DAYS = 100
+_OLDEST = 2000
+# PyIceberg takes seconds for one write there.
+_SLOW = Effort(rounds=9, least=2, seconds=1, warm_ups=0)
+History = Mapping[str, FrozenTable]
+
+
+def run(session: Session) -> list[Curve]:
+    """Measure."""
+    ages = session.size((10, 100, 500, _OLDEST), (3, 6))
+    histories = _age_tables(session, ages)
+    sizes = session.size((1_000, 100_000, 1_000_000), (100,))
+    return [curve for rows in sizes for curve in _measure(session, histories, rows)]
+
+
+def judge(curves: list[Curve]) -> list[Target]:
+    """Compare with the targets, at every number of rows and for both of ours."""
+    return [target for curve in curves for mine in (OURS, NEW_PROCESS) for target in _targets(curve, mine)]
+
+
+def _targets(curve: Curve, mine: str) -> list[Target]:
+    what = f"{curve.title}, {mine}"
+    return [
+        Target(f"{what}, 10 days: raw PyIceberg", curve.ratio(10, mine, to=RAW), 0.7),
+        Target(f"{what}, 10 days: peer", curve.ratio(10, mine, to=PEER), 0.6),
+        Target(f"{what}, 500 days: raw PyIceberg", curve.ratio(500, mine, to=RAW), 0.12),
+        Target(f"{what}, 500 days: peer", curve.ratio(500, mine, to=PEER), 0.12),
+        Target(f"{what}, 2,000 days: itself at 10", curve.growth(mine, start=10, end=_OLDEST), 4.0),
+    ]
+
+
+def _measure(session: Session, histories: Mapping[int, History], rows: int) -> list[Curve]:
+    return session.measure(
+        f"{rows:,} rows",
+        "days in the table",
+        list(histories),
+        lambda age: _turns(session, histories[age], age // 2, rows),
+        effort=lambda age: _SLOW if age == _OLDEST else Effort(rounds=9, least=3, seconds=15),
+        after=lambda age: _check(session, histories[age]),
+    )
+
+
+def _age_tables(session: Session, ages: tuple[int, ...]) -> dict[int, History]:
+    # Two thousand commits to each take minutes, so both are made at the same time.
+    lake, second = session.lake.settings, session.crew.start(OURS)
+    session.contender(OURS).call("create", lake=lake, table="folded")
+    unfolded = {"commit.manifest-merge.enabled": "false"}
+    session.contender(OURS).call("create", lake=lake, table="plain", properties=unfolded)
+    workers = {"folded": session.contender(OURS), "plain": second}
+    histories: dict[int, History] = {}
+    with ThreadPoolExecutor() as threads:
+        for first, last in itertools.pairwise((0, *ages)):
+            days = {"lake": lake, "first": first, "last": last, "rows": _ROWS_OF_OLD_DAYS}
+            aging = [threads.submit(worker.call, "age", table=table, **days) for table, worker in workers.items()]
+            for done in aging:
+                done.result()
+            folded, plain = session.lake.freeze("folded"), session.lake.freeze("plain")
+            histories[last] = {OURS: folded, NEW_PROCESS: folded, RAW: plain, PEER: plain}
+    second.close()
+    return histories
+
+
+def _turns(session: Session, history: History, number: int, rows: int) -> dict[str, Turn]:
+    def write(name: str, worker: str, **how: bool) -> Turn:
+        def turn() -> Mapping[str, float]:
+            history[name].thaw(_TABLES[name])
+            what = {"lake": session.lake.settings, "table": _TABLES[name], "number": number, "rows": rows}
+            return session.contender(worker).call("write_partition", **what, **how)
+
+        return turn
+
+    def limit() -> Mapping[str, float]:
+        folder = str(session.lake.folder)
+        return session.contender(LIMIT).call("write_parquet", folder=folder, number=number, rows=rows)
+
+    return {
+        OURS: write(OURS, OURS, seen=True),
+        NEW_PROCESS: write(NEW_PROCESS, OURS, seen=False),
+        RAW: write(RAW, RAW),
+        PEER: write(PEER, PEER),
+        LIMIT: limit,
+    }
+
+
+def _check(session: Session, history: History) -> None:
+    names = [table for name, table in _TABLES.items() if session.has_peer or name != PEER]
+    session.lake.check_equal_rows(*names)
+    for frozen in {id(each): each for each in history.values()}.values():
+        frozen.tidy(*names)

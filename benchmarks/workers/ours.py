@@ -1,0 +1,128 @@
+"""This package at work: its Arrow IO manager in Dagster runs, its table manager, and maintenance without Spark."""
+
+import time
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+from dagster import InputContext, OutputContext
+
+from benchmarks.workers import tables, upkeep
+from benchmarks.workers.pipeline import Pipeline, Stopwatch
+from benchmarks.workers.protocol import serve
+from benchmarks.workers.race import race
+from benchmarks.workers.rows import daily_rows, day_of, orders_of
+from benchmarks.workers.streaming import time_stream
+from benchmarks.workers.tables import open_iceberg, open_manager
+from floe_dagster_iceberg import ArrowIcebergIOManager
+
+_STOPWATCH = Stopwatch()
+_STRANGERS = count()
+
+
+class _Timed(ArrowIcebergIOManager):
+    """The IO manager with a stopwatch around it."""
+
+    def handle_output(self, context: OutputContext, obj: Any) -> None:
+        _STOPWATCH.time(lambda: super(_Timed, self).handle_output(context, obj))
+
+    def load_input(self, context: InputContext) -> Any:
+        return _STOPWATCH.time(lambda: super(_Timed, self).load_input(context))
+
+
+def _pipeline(lake: Mapping[str, str], **settings: Any) -> Pipeline:
+    return Pipeline(_Timed(iceberg=open_iceberg(lake, **settings)), _STOPWATCH)
+
+
+def _acquainted(lake: Mapping[str, str], table: str) -> Pipeline:
+    """A pipeline in whose memory the newest version of a table is."""
+    open_manager(lake).load_table(f"bench.{table}")
+    return _pipeline(lake)
+
+
+def _stranger(lake: Mapping[str, str]) -> Pipeline:
+    """A pipeline that has seen no table yet, as in a new process; its connection is open."""
+    settings = {"catalog_properties": {"benchmark.stranger": str(next(_STRANGERS))}}
+    open_iceberg(lake, **settings).catalog.list_namespaces()
+    return _pipeline(lake, **settings)
+
+
+def write_partition(lake: Mapping[str, str], table: str, number: int, rows: int, *, seen: bool) -> Mapping[str, Any]:
+    """Replace one day, in a process that has seen this version of the table or in one that has not."""
+    frame, pipeline = daily_rows(number, rows, version=1), _acquainted(lake, table) if seen else _stranger(lake)
+    return pipeline.write(table, lambda _: frame, day=day_of(number).isoformat())
+
+
+def read_partition(
+    lake: Mapping[str, str], table: str, number: int, columns: list[str] | None, *, seen: bool
+) -> Mapping[str, Any]:
+    """Load one day, in a process that has seen this version of the table or in one that has not."""
+    pipeline = _acquainted(lake, table) if seen else _stranger(lake)
+    return pipeline.read(table, columns=columns, day=day_of(number).isoformat())
+
+
+def backfill(lake: Mapping[str, str], table: str, days: int, rows: int, *, single_run: bool) -> Mapping[str, Any]:
+    """Write many days, in one run or each in a run of its own."""
+    frames = [daily_rows(number, rows) for number in range(days)]
+    pipeline, started = _pipeline(lake), time.perf_counter()
+    if single_run:
+        first, last = day_of(0).isoformat(), day_of(days - 1).isoformat()
+        pipeline.write(table, lambda _: pa.concat_tables(frames), days=(first, last))
+    else:
+        for number in range(days):
+            pipeline.write(table, lambda _: frames[number], day=day_of(number).isoformat())  # noqa: B023 - called at once
+    return {"seconds": time.perf_counter() - started}
+
+
+def upsert(lake: Mapping[str, str], table: str, ids: list[int], days: int) -> Mapping[str, Any]:
+    """Update and add rows by key."""
+    frame, manager = orders_of(pa.array(range(*ids), pa.int64()), days=days, version=1), open_manager(lake)
+    started = time.perf_counter()
+    manager.upsert(f"bench.{table}", frame, ["id"])
+    return {"seconds": time.perf_counter() - started}
+
+
+def stream(lake: Mapping[str, str], table: str, total_bytes: int, batch_rows: int) -> Mapping[str, Any]:
+    """Append a long stream."""
+    manager = open_manager(lake)
+    manager.load_table(f"bench.{table}")
+    return time_stream(
+        lambda reader: manager.append(f"bench.{table}", reader), total_bytes=total_bytes, batch_rows=batch_rows
+    )
+
+
+def write_together(lake: Mapping[str, str], table: str, writers: int, each: int) -> Mapping[str, Any]:
+    """Append from many processes at once."""
+
+    def append(rows: Any, to: str = table) -> bool:
+        return _pipeline(lake).append(to, rows, metadata={"iceberg/write_mode": "append"})
+
+    # What is loaded by the first run is loaded here, and not by every writer.
+    append(daily_rows(0, 1), f"{table}_warm_up")
+    return race(append, writers=writers, each=each)
+
+
+if __name__ == "__main__":
+    serve(
+        {
+            operation.__name__: operation
+            for operation in (
+                write_partition,
+                read_partition,
+                backfill,
+                upsert,
+                stream,
+                write_together,
+                upkeep.compact,
+                upkeep.expire,
+                upkeep.measure_tables,
+                tables.create,
+                tables.age,
+                tables.churn,
+                tables.fill_wide,
+                tables.fill_orders,
+                tables.create_many,
+            )
+        }
+    )

@@ -1,0 +1,172 @@
+"""PyIceberg as one would write it by hand, and the limit: the same rows as plain Parquet files. Nothing of ours."""
+
+import itertools
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan, Reference
+from pyiceberg.expressions.literals import literal
+from pyiceberg.table import TableProperties
+from sqlalchemy.exc import OperationalError
+
+from benchmarks.workers.protocol import serve
+from benchmarks.workers.race import race
+from benchmarks.workers.rows import daily_rows, day_of, orders_of, wide_rows
+from benchmarks.workers.streaming import time_stream
+
+_CATALOGS: dict[str, SqlCatalog] = {}
+# What PyIceberg writes unless told otherwise.
+_COMPRESSION: Any = {"compression": "zstd", "compression_level": 3}
+_ROW_GROUP = 1024 * 1024
+_FILES_PER_COMMIT, _WIDE = 50, 30
+
+
+def open_catalog(lake: Mapping[str, str]) -> SqlCatalog:
+    """One catalog per lake, kept open as by-hand code would."""
+    if lake["uri"] not in _CATALOGS:
+        _CATALOGS[lake["uri"]] = SqlCatalog("floe", **lake)
+    return _CATALOGS[lake["uri"]]
+
+
+def write_partition(lake: Mapping[str, str], table: str, number: int, rows: int) -> Mapping[str, Any]:
+    """Replace one day."""
+    frame, catalog = daily_rows(number, rows, version=1), open_catalog(lake)
+    started = time.perf_counter()
+    where = EqualTo(term=Reference("day"), value=literal(day_of(number)))
+    catalog.load_table(("bench", table)).overwrite(frame, overwrite_filter=where)
+    return {"seconds": time.perf_counter() - started}
+
+
+def read_partition(lake: Mapping[str, str], table: str, number: int, columns: list[str] | None) -> Mapping[str, Any]:
+    """Load one day."""
+    catalog = open_catalog(lake)
+    started = time.perf_counter()
+    where = And(
+        GreaterThanOrEqual(term=Reference("day"), value=literal(day_of(number))),
+        LessThan(term=Reference("day"), value=literal(day_of(number) + timedelta(days=1))),
+    )
+    scan = catalog.load_table(("bench", table)).scan(row_filter=where, selected_fields=tuple(columns or ("*",)))
+    found = scan.to_arrow()
+    return {"seconds": time.perf_counter() - started, "rows": found.num_rows, "columns": found.num_columns}
+
+
+def upsert(lake: Mapping[str, str], table: str, ids: list[int], days: int) -> Mapping[str, Any]:
+    """Update and add rows by key."""
+    frame, catalog = orders_of(pa.array(range(*ids), pa.int64()), days=days, version=1), open_catalog(lake)
+    started = time.perf_counter()
+    catalog.load_table(("bench", table)).upsert(frame, join_cols=["id"])
+    return {"seconds": time.perf_counter() - started}
+
+
+def stream(lake: Mapping[str, str], table: str, total_bytes: int, batch_rows: int) -> Mapping[str, Any]:
+    """Append a long stream."""
+    target = open_catalog(lake).load_table(("bench", table))
+    return time_stream(target.append, total_bytes=total_bytes, batch_rows=batch_rows)
+
+
+def stream_parquet(folder: str, total_bytes: int, batch_rows: int) -> Mapping[str, Any]:
+    """Write the same stream as a file: what cannot be undercut."""
+
+    def write(reader: pa.RecordBatchReader) -> None:
+        with pq.ParquetWriter(Path(folder) / "limit.parquet", reader.schema, **_COMPRESSION) as file:
+            # Row groups as large as `write_table` makes them; one for each batch would take longer.
+            batches = max(1, _ROW_GROUP // batch_rows)
+            while group := list(itertools.islice(reader, batches)):
+                file.write_table(pa.Table.from_batches(group))
+
+    return time_stream(write, total_bytes=total_bytes, batch_rows=batch_rows)
+
+
+def write_parquet(folder: str, number: int, rows: int) -> Mapping[str, Any]:
+    """Write the rows of a day as a file."""
+    frame = daily_rows(number, rows, version=1)
+    started = time.perf_counter()
+    pq.write_table(frame, Path(folder) / "limit.parquet", **_COMPRESSION)
+    return {"seconds": time.perf_counter() - started}
+
+
+def read_parquet(file: str, columns: list[str] | None) -> Mapping[str, Any]:
+    """Read the file that holds a day."""
+    started = time.perf_counter()
+    found = pq.read_table(file, columns=columns, partitioning=None)
+    return {"seconds": time.perf_counter() - started, "rows": found.num_rows, "columns": found.num_columns}
+
+
+def measure_tables(lake: Mapping[str, str], tables: list[str]) -> Mapping[str, Any]:
+    """Ask every table for its files, manifests and snapshots: what a script that looks after tables begins with."""
+    catalog = open_catalog(lake)
+    started = time.perf_counter()
+    files = 0
+    for name in tables:
+        table = catalog.load_table(("bench", name))
+        files += table.inspect.files().num_rows
+        table.inspect.manifests()
+        table.inspect.snapshots()
+    return {"seconds": time.perf_counter() - started, "files": files}
+
+
+def fill_small_files(lake: Mapping[str, str], table: str, files: int, file_bytes: int) -> Mapping[str, Any]:
+    """Make a table of so many files of about that size. PyIceberg counts bytes in memory, so it can be told exactly."""
+    rows = _rows_in(file_bytes)
+    one_file = wide_rows(0, rows, _WIDE)
+    split = {TableProperties.WRITE_TARGET_FILE_SIZE_BYTES: str(one_file.nbytes)}
+    target = open_catalog(lake).create_table(("bench", table), one_file.schema, properties=split)
+    for number, start in enumerate(range(0, files, _FILES_PER_COMMIT)):
+        target.append(wide_rows(number, rows * min(_FILES_PER_COMMIT, files - start), _WIDE))
+    with target.transaction() as transaction:
+        transaction.remove_properties(*split)
+    return {}
+
+
+def write_together(lake: Mapping[str, str], table: str, writers: int, each: int) -> Mapping[str, Any]:
+    """Append from many processes at once."""
+
+    def append(rows: pa.Table) -> bool:
+        # After a fork everybody needs a connection of their own.
+        catalog = SqlCatalog("floe", **lake)
+        try:
+            catalog.load_table(("bench", table)).append(rows)
+        except (CommitFailedException, OperationalError):
+            return False
+        finally:
+            catalog.close()
+        return True
+
+    return race(append, writers=writers, each=each)
+
+
+def _rows_in(file_bytes: int) -> int:
+    """How many wide rows make a Parquet file of that size."""
+    rows = 1_000
+    for _ in range(3):
+        file = pa.BufferOutputStream()
+        pq.write_table(wide_rows(1, rows, _WIDE), file, **_COMPRESSION)
+        rows = max(1, file_bytes * rows // int(file.tell()))
+    return rows
+
+
+if __name__ == "__main__":
+    serve(
+        {
+            operation.__name__: operation
+            for operation in (
+                write_partition,
+                read_partition,
+                upsert,
+                stream,
+                stream_parquet,
+                write_parquet,
+                read_parquet,
+                measure_tables,
+                fill_small_files,
+                write_together,
+            )
+        }
+    )

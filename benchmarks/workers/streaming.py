@@ -1,0 +1,40 @@
+"""A long stream of rows, and what writing it costs in time and memory."""
+
+import itertools
+import resource
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.workers.rows import orders
+
+_BATCHES_IN_STORE = 4
+
+
+def time_stream(
+    write: Callable[[pa.RecordBatchReader], object], *, total_bytes: int, batch_rows: int
+) -> Mapping[str, Any]:
+    """Write a stream of so many bytes in memory; seconds, and memory above what the process had needed before.
+
+    The process must not have written one before: the most memory it ever had is all that can be asked for.
+    """
+    reader = _open_stream(total_bytes, batch_rows)
+    before, started = _peak_mib(), time.perf_counter()
+    write(reader)
+    return {"seconds": time.perf_counter() - started, "peak_mib": _peak_mib() - before}
+
+
+def _open_stream(total_bytes: int, batch_rows: int) -> pa.RecordBatchReader:
+    """Batches of a small store again and again, so that making them costs nothing."""
+    store = [
+        orders(number * batch_rows, batch_rows, days=1).combine_chunks().to_batches()[0]
+        for number in range(_BATCHES_IN_STORE)
+    ]
+    batches = -(-total_bytes // store[0].nbytes)
+    return pa.RecordBatchReader.from_batches(store[0].schema, itertools.islice(itertools.cycle(store), batches))
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

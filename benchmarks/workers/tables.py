@@ -1,0 +1,83 @@
+"""Tables to work on, made by this package because it is the quickest to make them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.transforms import DayTransform
+
+from benchmarks.workers.rows import daily_rows, day_of, orders, wide_rows
+from floe_dagster_iceberg import IcebergResource, IcebergTableManager
+
+# The peer writes only into tables whose partition field is called as it would call it.
+BY_DAY = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=DayTransform(), name="part_day"))
+_PARTITIONS_PER_COMMIT = 100
+_ROWS_PER_APPEND = 1_000_000
+
+
+def open_iceberg(lake: Mapping[str, str], **settings: Any) -> IcebergResource:
+    """The lake as a resource."""
+    return IcebergResource(catalog_uri=lake["uri"], warehouse=lake["warehouse"], **settings)
+
+
+def open_manager(lake: Mapping[str, str]) -> IcebergTableManager:
+    """The table manager of the lake."""
+    return open_iceberg(lake).table_manager
+
+
+def create(
+    lake: Mapping[str, str], table: str, *, partitioned: bool = True, properties: Mapping[str, str] | None = None
+) -> Mapping[str, Any]:
+    """Make an empty table of orders."""
+    spec = BY_DAY if partitioned else UNPARTITIONED_PARTITION_SPEC
+    schema = daily_rows(0, 0).schema
+    open_manager(lake).create_table(f"bench.{table}", schema, spec, properties=dict(properties or {}))
+    return {}
+
+
+def age(lake: Mapping[str, str], table: str, first: int, last: int, rows: int) -> Mapping[str, Any]:
+    """Add one day after the other, each in a commit of its own."""
+    manager = open_manager(lake)
+    for number in range(first, last):
+        manager.append(f"bench.{table}", daily_rows(number, rows))
+    return {}
+
+
+def churn(lake: Mapping[str, str], table: str, first: int, last: int, days: int) -> Mapping[str, Any]:
+    """Replace one of a few days again and again, so that every snapshot leaves a file that nobody needs any more."""
+    manager = open_manager(lake)
+    for number in range(first, last):
+        day = number % days
+        where = f"day = '{day_of(day).isoformat()}'"
+        manager.overwrite(f"bench.{table}", daily_rows(day, 100, version=number), overwrite_filter=where)
+    return {}
+
+
+def fill_wide(lake: Mapping[str, str], table: str, days: int, rows: int, columns: int) -> Mapping[str, Any]:
+    """Make a table of many days and columns, a hundred days in a commit."""
+    manager = open_manager(lake)
+    manager.create_table(f"bench.{table}", wide_rows(0, 0, columns).schema, BY_DAY)
+    for start in range(0, days, _PARTITIONS_PER_COMMIT):
+        batch = [wide_rows(number, rows, columns) for number in range(start, min(start + _PARTITIONS_PER_COMMIT, days))]
+        manager.append(f"bench.{table}", pa.concat_tables(batch))
+    return {}
+
+
+def fill_orders(lake: Mapping[str, str], table: str, rows: int, days: int) -> Mapping[str, Any]:
+    """Make a table of orders that lie in files by day."""
+    create(lake, table)
+    manager = open_manager(lake)
+    for start in range(0, rows, _ROWS_PER_APPEND):
+        manager.append(f"bench.{table}", orders(start, min(_ROWS_PER_APPEND, rows - start), days=days))
+    return {}
+
+
+def create_many(lake: Mapping[str, str], tables: Sequence[str], commits: int) -> Mapping[str, Any]:
+    """Make many tables with a few small files and snapshots each."""
+    manager = open_manager(lake)
+    for name in tables:
+        create(lake, name)
+        for commit in range(commits):
+            manager.append(f"bench.{name}", orders(commit * 40, 40, days=4))
+    return {}

@@ -1,0 +1,24 @@
+"""The jobs that a schedule or a person starts: a new day through all layers, and the answers over all days."""
+
+import dagster as dg
+
+from examples import bronze, gold, silver
+
+reference_data = dg.define_asset_job("reference_data", selection=[bronze.airlines, bronze.airports, bronze.planes])
+new_day = dg.define_asset_job(
+    "new_day",
+    selection=[bronze.flights, bronze.weather, silver.departures, gold.day_over_day],
+    partitions_def=bronze.NEW_YORK_DAYS,
+    description="One day, or a range of days in a single run, from the raw files to gold.",
+)
+answers = dg.define_asset_job(
+    "answers",
+    selection=[
+        gold.carrier_punctuality,
+        gold.route_punctuality,
+        gold.weather_effect,
+        gold.aircraft,
+        gold.reviewed_routes,
+    ],
+)
+JOBS = [reference_data, new_day, answers]

@@ -1,0 +1,170 @@
+"""`floe-iceberg doctor`: whether pipelines can work from here, and if not what to do."""
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import BooleanType, NestedField
+from rich.console import Console
+
+from floe_dagster_iceberg.artifacts.sources import FILE_VARIABLE
+from floe_dagster_iceberg.cli.console import Listing, cell
+from floe_dagster_iceberg.cli.lakehouse import Lakehouse
+from floe_dagster_iceberg.cli.reports import Check, CheckState, DoctorReport
+from floe_dagster_iceberg.errors import CatalogConnectionError, FloeStorageError
+from floe_dagster_iceberg.plugins.lifecycle import run_within
+from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.secrets import redact
+
+# A store that answers at all does so in a second; a wrong address may never.
+_STORAGE_SECONDS: Final = 20.0
+_STYLES: Final = {
+    CheckState.OK: "green",
+    CheckState.WARNING: "yellow",
+    CheckState.FAILED: "bold red",
+    CheckState.SKIPPED: "dim",
+}
+_PACKAGES: Final = ("floe-dagster-iceberg", "dagster", "pyiceberg", "pyspark", "pyarrow")
+
+Verdict = tuple[CheckState, str]
+
+
+def examine(artifacts: Path | None, *, spark: bool) -> DoctorReport:
+    """Make all checks; what fails is part of the report and never an error.
+
+    Args:
+        artifacts: The file of artifacts, if one is given.
+        spark: Whether Java and jars matter.
+    """
+    checks = list(_checks(artifacts, spark=spark))
+    return DoctorReport(healthy=all(check.state is not CheckState.FAILED for check in checks), checks=checks)
+
+
+def show(report: DoctorReport, console: Console) -> None:
+    """Print a line per check."""
+    listing = Listing("check", "state", "what was found", sentence="what was found")
+    for check in report.checks:
+        listing.add(check.name, cell(check.state.value, _STYLES[check.state]), check.message)
+    listing.print(console)
+    failed = sum(check.state is CheckState.FAILED for check in report.checks)
+    console.print()
+    console.print(
+        "Everything that was checked is in order." if report.healthy else f"To be mended: {failed}, see above."
+    )
+
+
+def _checks(artifacts: Path | None, *, spark: bool) -> Iterator[Check]:
+    yield _check("versions", _versions)
+    opened: list[Lakehouse] = []
+    yield _check("artifacts", lambda: _artifacts(artifacts, opened))
+    if not opened:
+        yield Check(name="catalog", state=CheckState.SKIPPED, message="Without artifacts there is no catalog to ask.")
+        return
+    [lakehouse] = opened
+    catalog = _check("catalog", lambda: _catalog(lakehouse))
+    yield catalog
+    yield _check("storage", lambda: _storage(lakehouse))
+    if catalog.state is CheckState.OK:
+        yield _check("permissions", lambda: _permissions(lakehouse))
+    if spark:
+        yield _check("java", lambda: _java(lakehouse))
+        yield _check("jars", lambda: _jars(lakehouse))
+
+
+def _check(name: str, look: Callable[[], Verdict]) -> Check:
+    try:
+        state, message = look()
+    except FloeStorageError as error:
+        state, message = CheckState.FAILED, str(error)
+    return Check(name=name, state=state, message=redact(message))
+
+
+def _versions() -> Verdict:
+    installed = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    return CheckState.OK, f"{installed}, Python {platform.python_version()}"
+
+
+def _artifacts(given: Path | None, opened: list[Lakehouse]) -> Verdict:
+    lakehouse = Lakehouse.open(given)
+    # Maintenance reads further settings, and would only complain in the night.
+    lakehouse.sources.resolve()
+    opened.append(lakehouse)
+    if lakehouse.file is None:
+        return CheckState.OK, "None: everything is in a SQLite catalog and files of its own (the embedded default)."
+    named_by = "--artifacts" if given else f"${FILE_VARIABLE}" if os.environ.get(FILE_VARIABLE) else "its default place"
+    catalog = lakehouse.iceberg
+    return CheckState.OK, f"{lakehouse.file} (by {named_by}): {catalog.catalog_type} catalog '{catalog.catalog_name}'."
+
+
+def _catalog(lakehouse: Lakehouse) -> Verdict:
+    if (file := lakehouse.missing_file) is not None:
+        return _not_there_yet(file)
+    health = lakehouse.iceberg.health_check()
+    if not health.healthy:
+        return CheckState.FAILED, health.message
+    return CheckState.OK, f"It answers. Namespaces: {len(lakehouse.tables.list_namespaces())}."
+
+
+def _not_there_yet(file: Path) -> Verdict:
+    folder = next(parent for parent in file.parents if parent.exists())
+    if os.access(folder, os.W_OK):
+        return CheckState.SKIPPED, f"Not there yet; the first materialization makes '{file}'."
+    return CheckState.FAILED, f"'{folder}' cannot be written to, so '{file}' cannot be made. Set FLOE_HOME to a folder."
+
+
+def _storage(lakehouse: Lakehouse) -> Verdict:
+    if lakehouse.missing_file is not None:
+        return CheckState.SKIPPED, "Not there yet; it is made together with the catalog."
+    if lakehouse.iceberg.storage_plugin is None:
+        return CheckState.SKIPPED, "Only the catalog knows it, table by table."
+    try:
+        run_within(_STORAGE_SECONDS, lakehouse.iceberg.check_storage)
+    except TimeoutError as error:
+        raise CatalogConnectionError(lakehouse.iceberg.catalog_name, reason=f"its storage gave {error}") from error
+    return CheckState.OK, "A probe was written and removed."
+
+
+def _permissions(lakehouse: Lakehouse) -> Verdict:
+    """Ask for what the first materialization of an asset will ask for, and leave nothing behind."""
+    name, namespaces = lakehouse.iceberg.catalog_name, lakehouse.tables.list_namespaces()
+    probe = f"floe_doctor_{uuid4().hex[:8]}"
+    if lakehouse.iceberg.catalog_type == "sql":
+        lakehouse.tables.create_namespace(probe)
+        lakehouse.tables.drop_namespace(probe)
+        return CheckState.OK, "Namespaces can be made and dropped."
+    if not namespaces:
+        return CheckState.SKIPPED, "There is no namespace yet to try it in."
+    namespace = lakehouse.iceberg.default_namespace
+    namespace = namespace if namespace in namespaces else namespaces[0]
+    # A server checks the rights of a staged table as those of any other; without a commit there is none.
+    with translated(name, table=f"{namespace}.{probe}"):
+        column = NestedField(1, "probe", BooleanType(), required=False)
+        lakehouse.iceberg.catalog.create_table_transaction((*namespace.split("."), probe), Schema(column))
+    return CheckState.OK, f"Tables can be made in namespace '{namespace}'."
+
+
+def _java(lakehouse: Lakehouse) -> Verdict:
+    if lakehouse.spark.remote is not None:
+        return CheckState.SKIPPED, "Spark runs on a Connect server; none is needed here."
+    from floe_dagster_iceberg.spark.java import ensure_java  # noqa: PLC0415 - Spark is optional here
+
+    return CheckState.OK, f"Java {ensure_java()}"
+
+
+def _jars(lakehouse: Lakehouse) -> Verdict:
+    if lakehouse.spark.remote is not None:
+        return CheckState.SKIPPED, "Spark runs on a Connect server, which has its own."
+    from floe_dagster_iceberg.spark.jar_places import find_jars  # noqa: PLC0415 - it loads PySpark
+
+    found = find_jars(lakehouse.iceberg.spark_packages(), lakehouse.spark.spark_config)
+    if not found.missing:
+        return CheckState.OK, found.source
+    return CheckState.WARNING, (
+        f"Spark fetches {', '.join(found.missing)} when it first starts. Without a network, put the jars into a folder "
+        "and name it by FLOE_SPARK_JARS."
+    )

@@ -1,0 +1,162 @@
+"""`floe-iceberg inspect`: everything about one table."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from pyiceberg.table import Table
+from rich.console import Console
+
+from floe_dagster_iceberg.cli.console import Listing, cell, heading, short_run
+from floe_dagster_iceberg.cli.lakehouse import Lakehouse
+from floe_dagster_iceberg.cli.reports import (
+    Column,
+    FaultEntry,
+    InspectReport,
+    PartitionEntry,
+    RefEntry,
+    SnapshotEntry,
+)
+from floe_dagster_iceberg.maintenance.checks import find_faults
+from floe_dagster_iceberg.maintenance.operations import TableMaintenance
+from floe_dagster_iceberg.maintenance.wording import format_bytes
+from floe_dagster_iceberg.models import SnapshotInfo, TableHealth
+from floe_dagster_iceberg.secrets import redact_properties
+from floe_dagster_iceberg.table.session import to_identifier
+
+
+def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> InspectReport:
+    """Read a table's metadata and manifests; no data file is opened.
+
+    Args:
+        lakehouse: Where the table is.
+        name: The table.
+        snapshots: How many snapshots to tell of, newest first.
+
+    Raises:
+        NoSuchTableError: There is no such table.
+        ScanError: A file of its metadata is missing or cannot be read.
+    """
+    table = lakehouse.tables.load_table(lakehouse.full_name(name))
+    identifier = to_identifier(table)
+    policy = lakehouse.sources.resolve(identifier, table.properties).policy
+    health = TableMaintenance(lakehouse.tables).health(identifier, policy)
+    schema = table.schema()
+    return InspectReport(
+        table=str(identifier),
+        location=table.location(),
+        format_version=table.metadata.format_version,
+        columns=[
+            Column(
+                id=field.field_id, name=field.name, type=str(field.field_type), required=field.required, doc=field.doc
+            )
+            for field in schema.fields
+        ],
+        partitioning=[
+            PartitionEntry(name=field.name, transform=str(field.transform), column=_column(table, field.source_id))
+            for field in table.spec().fields
+        ],
+        sort_order=[
+            f"{field.transform}({_column(table, field.source_id)}) {field.direction}"
+            for field in table.sort_order().fields
+        ],
+        properties=redact_properties(dict(sorted(table.properties.items()))),
+        refs=[
+            RefEntry(name=ref, type=str(where.snapshot_ref_type.value), snapshot_id=where.snapshot_id)
+            for ref, where in sorted(table.metadata.refs.items())
+        ],
+        health=health,
+        faults=[
+            FaultEntry(message=fault.sentence, grave=fault.grave, remedy=fault.remedy)
+            for fault in find_faults(health, policy.thresholds)
+        ],
+        snapshots=snapshot_entries(table, lakehouse.tables.list_snapshots(identifier, limit=snapshots)),
+    )
+
+
+def snapshot_entries(table: Table, snapshots: Iterable[SnapshotInfo]) -> list[SnapshotEntry]:
+    """Snapshots with the branches and tags that stand there."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, ref in sorted(table.metadata.refs.items()):
+        names[ref.snapshot_id].append(name)
+    return [SnapshotEntry.from_snapshot(snapshot, names[snapshot.snapshot_id]) for snapshot in snapshots]
+
+
+def show(report: InspectReport, console: Console) -> None:
+    """Print it in parts, from what it is to what happened to it."""
+    console.print(cell(report.table, "bold"))
+    console.print(cell(f"{report.location}, format version {report.format_version}"))
+    _show_columns(report, console)
+    heading(console, "Partitioning")
+    fields = ", ".join(f"{field.name} = {field.transform}({field.column})" for field in report.partitioning)
+    console.print(cell(fields or "none"))
+    if report.sort_order:
+        console.print(cell(f"sorted by {', '.join(report.sort_order)}"))
+    _show_health(report, console)
+    if report.properties:
+        heading(console, "Properties")
+        for name, value in report.properties.items():
+            console.print(cell(f"{name} = {value}"))
+    heading(console, "Snapshots, newest first")
+    show_snapshots(report.snapshots, console)
+    if (more := report.health.snapshots - len(report.snapshots)) > 0:
+        console.print(f"and {more} older; --snapshots {report.health.snapshots} shows them")
+
+
+def show_snapshots(snapshots: Sequence[SnapshotEntry], console: Console) -> None:
+    """Print a line per snapshot, with the run and the partition that made it."""
+    if not snapshots:
+        console.print("none yet")
+        return
+    numbers = ("rows", "total")
+    listing = Listing("snapshot", "committed (UTC)", "operation", *numbers, "run", "partition", "refs", numbers=numbers)
+    for entry in snapshots:
+        listing.add(
+            str(entry.snapshot_id),
+            entry.committed_at,
+            entry.operation,
+            _change(entry),
+            entry.total_records,
+            short_run(entry.run_id),
+            entry.partition_key,
+            ", ".join(entry.refs),
+        )
+    listing.print(console)
+
+
+def _show_columns(report: InspectReport, console: Console) -> None:
+    heading(console, "Columns")
+    # Types of nested columns are long; they may be folded.
+    listing = Listing("name", "id", "NULL", "type", "meaning", numbers=("id",), sentence="type")
+    for column in report.columns:
+        listing.add(column.name, column.id, "no" if column.required else "yes", column.type, column.doc)
+    listing.print(console)
+
+
+def _show_health(report: InspectReport, console: Console) -> None:
+    heading(console, "Health")
+    for fault in report.faults:
+        word, style = ("bad", "bold red") if fault.grave else ("warning", "yellow")
+        console.print(cell(f"{word}: {fault.message}", style))
+    if not report.faults:
+        console.print(cell("in good order", "green"))
+    console.print(cell(", ".join(_measures(report.health))))
+
+
+def _measures(health: TableHealth) -> Iterator[str]:
+    yield f"{health.records:,} rows in {health.data_files:,} files ({format_bytes(health.total_bytes)})"
+    yield f"{health.small_files or 0:,} of them small"
+    yield f"{health.delete_files:,} delete files"
+    yield f"{health.partitions or 0:,} partitions"
+    yield f"{health.manifests or 0:,} manifests"
+    yield f"{health.snapshots:,} snapshots"
+    yield f"metadata of {format_bytes(health.metadata_json_bytes or 0)}"
+
+
+def _change(entry: SnapshotEntry) -> str:
+    added = f"+{entry.added_records:,}" if entry.added_records or not entry.deleted_records else ""
+    removed = f"-{entry.deleted_records:,}" if entry.deleted_records else ""
+    return " ".join(filter(None, (added, removed)))
+
+
+def _column(table: Table, field_id: int) -> str:
+    return table.schema().find_column_name(field_id) or f"column {field_id}"

@@ -1,0 +1,165 @@
+"""What commands report. With `--json` these models are printed: fields may join, none may leave or change."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Self
+
+from pydantic import AwareDatetime, Field
+
+from floe_dagster_iceberg.models import (
+    MaintenanceOperation,
+    MaintenanceResult,
+    MaintenanceStatus,
+    SnapshotInfo,
+    TableHealth,
+)
+from floe_dagster_iceberg.models.base import FrozenModel, Items
+
+
+class CheckState(StrEnum):
+    """How one check of `doctor` went."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Check(FrozenModel):
+    """One check of `doctor`."""
+
+    name: str = Field(description="What was looked at.")
+    state: CheckState = Field(description="How it went.")
+    message: str = Field(description="What was found; for a failure, the remedy too.")
+
+
+class DoctorReport(FrozenModel):
+    """Whether pipelines can work from here."""
+
+    healthy: bool = Field(description="Whether no check failed.")
+    checks: Items[Check] = Field(description="The checks, in the order they were made.")
+
+
+class SnapshotEntry(FrozenModel):
+    """A snapshot, and the Dagster run that made it if it was one."""
+
+    snapshot_id: int = Field(description="Id of the snapshot.")
+    parent_snapshot_id: int | None = Field(description="Id of the snapshot before it.")
+    committed_at: AwareDatetime = Field(description="When it was committed.")
+    operation: str = Field(description="append, overwrite, delete or replace.")
+    refs: Items[str] = Field(description="Branches and tags that stand there.")
+    added_records: int = Field(description="Rows in the files it added.")
+    deleted_records: int = Field(description="Rows in the files it removed.")
+    total_records: int = Field(description="Rows of the table after it.")
+    added_files: int = Field(description="Data files it added.")
+    deleted_files: int = Field(description="Data files it removed.")
+    run_id: str | None = Field(description="The Dagster run.")
+    asset_key: str | None = Field(description="The asset.")
+    partition_key: str | None = Field(description="The partition, or several.")
+
+    @classmethod
+    def from_snapshot(cls, snapshot: SnapshotInfo, refs: Sequence[str] = ()) -> Self:
+        """What a person wants to know of a snapshot."""
+        noted = snapshot.summary.get
+        return cls(
+            snapshot_id=snapshot.snapshot_id,
+            parent_snapshot_id=snapshot.parent_snapshot_id,
+            committed_at=snapshot.timestamp,
+            operation=snapshot.operation.value,
+            refs=refs,
+            added_records=snapshot.added_records,
+            deleted_records=snapshot.deleted_records,
+            total_records=snapshot.total_records,
+            added_files=snapshot.added_files,
+            deleted_files=snapshot.deleted_files,
+            run_id=noted("dagster.run-id"),
+            asset_key=noted("dagster.asset-key"),
+            partition_key=noted("dagster.partition-key"),
+        )
+
+
+class TableEntry(FrozenModel):
+    """One line of `tables`."""
+
+    table: str = Field(description="Name of the table.")
+    rows: int | None = Field(default=None, description="Rows, before delete files are applied.")
+    data_files: int | None = Field(default=None, description="Data files.")
+    total_bytes: int | None = Field(default=None, description="Bytes of its files.")
+    snapshots: int | None = Field(default=None, description="Snapshots.")
+    snapshot: SnapshotEntry | None = Field(default=None, description="The current snapshot; none for an empty table.")
+    error: str | None = Field(default=None, description="Why it cannot be read.")
+
+
+class TablesReport(FrozenModel):
+    """The tables of a catalog."""
+
+    catalog: str = Field(description="Name of the catalog.")
+    tables: Items[TableEntry] = Field(description="Its tables, in order of their names.")
+
+
+class Column(FrozenModel):
+    """A column of a table."""
+
+    id: int = Field(description="Its id, which no rename changes.")
+    name: str = Field(description="Its name.")
+    type: str = Field(description="Its type, in Iceberg's words.")
+    required: bool = Field(description="Whether it must not be NULL.")
+    doc: str | None = Field(description="What it means.")
+
+
+class PartitionEntry(FrozenModel):
+    """A field of a partition spec."""
+
+    name: str = Field(description="Name of the field.")
+    transform: str = Field(description="Transform, in Iceberg's words.")
+    column: str = Field(description="The column it is made of.")
+
+
+class RefEntry(FrozenModel):
+    """A branch or a tag."""
+
+    name: str = Field(description="Its name.")
+    type: str = Field(description="branch or tag.")
+    snapshot_id: int = Field(description="Where it stands.")
+
+
+class FaultEntry(FrozenModel):
+    """A measure of health above its limit."""
+
+    message: str = Field(description="What is wrong, with the numbers.")
+    grave: bool = Field(description="Whether it is above the second limit, too.")
+    remedy: MaintenanceOperation = Field(description="The operation that mends it.")
+
+
+class InspectReport(FrozenModel):
+    """Everything about one table."""
+
+    table: str = Field(description="Name of the table.")
+    location: str = Field(description="Where its files are.")
+    format_version: int = Field(description="Version of the table format.")
+    columns: Items[Column] = Field(description="Its columns.")
+    partitioning: Items[PartitionEntry] = Field(description="Its partition spec.")
+    sort_order: Items[str] = Field(description="What its files are sorted by.")
+    properties: dict[str, str] = Field(description="Its properties; values that look like secrets are masked.")
+    refs: Items[RefEntry] = Field(description="Its branches and tags.")
+    health: TableHealth = Field(description="State of its files and metadata.")
+    faults: Items[FaultEntry] = Field(description="What is wrong with them.")
+    snapshots: Items[SnapshotEntry] = Field(description="Its newest snapshots, newest first.")
+
+
+class UpkeepEntry(FrozenModel):
+    """What one operation would do, or did, to one table."""
+
+    table: str = Field(description="Name of the table.")
+    operation: str = Field(description="The operation.")
+    status: MaintenanceStatus = Field(description="How it ended; `planned` is a dry run.")
+    actionable: bool = Field(description="Whether there was something to do and nothing in the way.")
+    note: str = Field(description="What would be or was done, or why nothing, in one sentence.")
+    results: Items[MaintenanceResult] = Field(description="The results, with their plans.")
+
+
+class UpkeepReport(FrozenModel):
+    """What maintenance would do, or did."""
+
+    dry_run: bool = Field(description="Whether nothing was changed.")
+    entries: Items[UpkeepEntry] = Field(description="By operation, then table.")

@@ -1,0 +1,113 @@
+"""`floe-iceberg rollback`: back to an earlier snapshot, after showing what would no longer be seen."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import ancestors_of
+from rich.console import Console
+
+from floe_dagster_iceberg.cli.console import cell, heading
+from floe_dagster_iceberg.cli.inspection import show_snapshots, snapshot_entries
+from floe_dagster_iceberg.cli.lakehouse import Lakehouse
+from floe_dagster_iceberg.cli.reports import SnapshotEntry
+from floe_dagster_iceberg.errors import RollbackError, SnapshotNotFoundError, ValidationError
+from floe_dagster_iceberg.models import SnapshotInfo
+from floe_dagster_iceberg.table.moments import to_timestamp_ms
+from floe_dagster_iceberg.table.ref_changes import find_in_history, find_in_time
+from floe_dagster_iceberg.table.session import to_identifier
+
+
+@dataclass(frozen=True)
+class RollbackPlan:
+    """What a rollback would do.
+
+    Attributes:
+        table: Name of the table.
+        target: The snapshot that would be the current one again.
+        undone: The snapshots since then, newest first; empty when the table is there already.
+    """
+
+    table: str
+    target: SnapshotEntry
+    undone: tuple[SnapshotEntry, ...]
+
+    @property
+    def current(self) -> SnapshotEntry:
+        """The snapshot that readers see now."""
+        return self.undone[0] if self.undone else self.target
+
+
+def foresee(lakehouse: Lakehouse, name: str, *, to: str | None = None, as_of: str | None = None) -> RollbackPlan:
+    """Find the snapshot to go back to, and what came after it. Changes nothing.
+
+    Args:
+        lakehouse: Where the table is.
+        name: The table.
+        to: Id of a snapshot, or name of a tag.
+        as_of: A moment in ISO 8601; UTC unless it says otherwise.
+
+    Raises:
+        SnapshotNotFoundError: There is no such snapshot or tag.
+        RollbackError: The snapshot is not part of main's history, or that begins later.
+        ValidationError: The moment cannot be read.
+    """
+    table = lakehouse.tables.load_table(lakehouse.full_name(name))
+    metadata, identifier = table.metadata, str(to_identifier(table))
+    if as_of is not None:
+        at_ms = to_timestamp_ms(_moment(as_of), argument="--as-of", table=identifier)
+        target = find_in_time(metadata, identifier, at_ms, moment=as_of)
+    else:
+        ids = {ref: where.snapshot_id for ref, where in metadata.refs.items()}
+        snapshot_id = ids.get(to or "")
+        if snapshot_id is None and not re.fullmatch(r"\d+", to or ""):
+            raise SnapshotNotFoundError(identifier, to)
+        target = find_in_history(metadata, identifier, int(to or 0) if snapshot_id is None else snapshot_id)
+    history = []
+    for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
+        history.append(SnapshotInfo.from_pyiceberg_snapshot(snapshot))
+        if snapshot.snapshot_id == target.snapshot_id:
+            break
+    *undone, last = snapshot_entries(table, history)
+    return RollbackPlan(identifier, last, tuple(undone))
+
+
+def show(plan: RollbackPlan, console: Console) -> None:
+    """Print what readers would no longer see."""
+    console.print(cell(f"{plan.table} would go back to snapshot", "bold"))
+    show_snapshots([plan.target], console)
+    heading(console, f"Snapshots that readers would no longer see: {len(plan.undone)}")
+    show_snapshots(plan.undone, console)
+    console.print()
+    console.print(f"Rows now: {plan.current.total_records:,}. Rows then: {plan.target.total_records:,}.")
+    console.print(
+        "The schema stays as it is. No file is deleted: snapshots can be read by their ids until they expire."
+    )
+
+
+def roll_back(lakehouse: Lakehouse, plan: RollbackPlan) -> None:
+    """Do what was shown, unless somebody has written meanwhile.
+
+    Raises:
+        RollbackError: There is a snapshot that was not shown.
+        CommitConflictError: Other writers won more often than the budget allows.
+    """
+    main = lakehouse.tables.load_table(plan.table).metadata.refs.get(MAIN_BRANCH)
+    if main is not None and main.snapshot_id != plan.current.snapshot_id:
+        raise RollbackError(
+            plan.table,
+            snapshot=plan.target.snapshot_id,
+            reason=f"snapshot {main.snapshot_id} was committed since then. Look again at what would be undone",
+        )
+    lakehouse.tables.rollback_to_snapshot(plan.table, plan.target.snapshot_id)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValidationError(
+            f"--as-of '{text}' is no moment. Write it as 2026-01-31, 2026-01-31T14:30 or 2026-01-31T14:30+02:00."
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

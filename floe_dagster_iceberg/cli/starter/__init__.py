@@ -1,0 +1,1 @@
+"""What `floe-iceberg init` writes. The files here are copied, never imported."""

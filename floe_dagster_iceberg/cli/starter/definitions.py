@@ -1,0 +1,35 @@
+"""A lakehouse to begin with: daily orders, what follows from them, and the maintenance of both tables.
+
+Assets return Arrow tables and hold no storage code. Where tables live, and how they are
+looked after, is said by .floe/compiled_artifacts.json.
+"""
+
+from datetime import date
+
+import dagster as dg
+import pyarrow as pa
+
+from floe_dagster_iceberg import CompiledArtifacts, create_iceberg_resources
+
+
+@dg.asset(
+    partitions_def=dg.DailyPartitionsDefinition("2026-01-01"),
+    metadata={"partition_expr": "day"},
+    io_manager_key="iceberg_io_manager",
+)
+def orders(context: dg.AssetExecutionContext) -> pa.Table:
+    """The orders of one day. Running a day again replaces its rows, and no others."""
+    day = date.fromisoformat(context.partition_key)
+    products = ["tea", "coffee", "cocoa"]
+    amounts = [(day.day * (number + 3)) % 7 + 1.5 for number in range(len(products))]
+    return pa.table({"day": [day] * len(products), "product": products, "amount": amounts})
+
+
+@dg.asset(metadata={"iceberg/write_mode": "overwrite"}, io_manager_key="iceberg_io_manager")
+def revenue(orders: pa.Table) -> pa.Table:
+    """The revenue of each day so far, from all orders."""
+    return orders.group_by("day").aggregate([("amount", "sum")]).sort_by("day")
+
+
+iceberg = create_iceberg_resources(CompiledArtifacts.from_environment(), assets=[orders, revenue])
+defs = iceberg.definitions()

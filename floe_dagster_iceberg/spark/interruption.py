@@ -1,0 +1,86 @@
+"""Spark's actions, so that a run which is terminated stops them.
+
+An interruption ends Python's waiting for Spark and not Spark's work, which would go on and commit
+the rows of a run that counts as cancelled. So an action runs in a thread of its own, and whatever
+interrupts the wait for it cancels its jobs first.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import Any, Final, TypeVar, cast
+
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+Answer = TypeVar("Answer")
+
+_PAUSE_SECONDS: Final = 0.5
+
+
+def run_action(session: SparkSession, action: Callable[[], Answer]) -> Answer:
+    """Run an action to its end, or to its cancellation if this thread is interrupted meanwhile.
+
+    An action that had begun its commit when the interruption came may still have finished it.
+    """
+    thread = _ActionThread(session, action)
+    try:
+        thread.start()
+        # Not by joining the thread: Python 3.11 takes a thread for stopped once a wait for it was interrupted.
+        return cast("Answer", thread.outcome.result())
+    except BaseException:
+        thread.interrupt()
+        raise
+
+
+class _ActionThread(InheritableThread):
+    """One action, with the job group, tags and properties of the thread that wants it."""
+
+    def __init__(self, session: SparkSession, action: Callable[[], Any]) -> None:
+        self.outcome: Future[Any] = Future()
+        self._spark, self._action, self._tag = session, action, f"floe-{uuid.uuid4().hex}"
+        self._begun, self._interrupted = threading.Event(), threading.Event()
+        super().__init__(target=self._act, name=self._tag, daemon=True, session=session)
+
+    def run(self) -> None:
+        self._begun.set()
+        if self._interrupted.is_set():
+            self.outcome.cancel()
+            return
+        try:
+            super().run()
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            self.outcome.set_exception(error)
+
+    def interrupt(self) -> None:
+        """Cancel what has begun, and wait for its end; what has not, does not begin."""
+        self._interrupted.set()
+        # More than once: jobs follow each other, and the first may not have come.
+        while self._begun.is_set() and not self.outcome.done():
+            _cancel(self._spark, self._tag)
+            wait([self.outcome], timeout=_PAUSE_SECONDS)
+
+    def _act(self) -> None:
+        if is_connect(self._spark):
+            self._spark.addTag(self._tag)
+        else:
+            self._spark.sparkContext.addJobTag(self._tag)
+        self.outcome.set_result(self._action())
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def _cancel(session: SparkSession, tag: str) -> None:
+    # A Spark that does not answer any more has nothing left to cancel, and the thread ends by itself.
+    with suppress(PySparkException, Py4JError, OSError):
+        if is_connect(session):
+            session.interruptTag(tag)
+        else:
+            session.sparkContext.cancelJobsWithTag(tag)

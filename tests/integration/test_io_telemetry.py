@@ -1,0 +1,146 @@
+"""What runs leave behind in spans, logs and events: who did what to which table, and never a value of the data."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from dagster import AssetIn, AssetsDefinition, ExecuteInProcessResult, StaticPartitionsDefinition, asset, materialize
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
+from floe_dagster_iceberg.resources import IcebergResource
+
+CANARY = "canary-7f3a9b"
+Run = Callable[..., ExecuteInProcessResult]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    location = {"catalog_uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    io_manager = ArrowIcebergIOManager(iceberg=IcebergResource(**location))
+
+    def run(*assets: AssetsDefinition, **options: Any) -> ExecuteInProcessResult:
+        return materialize(assets, resources={"io_manager": io_manager}, raise_on_error=False, **options)
+
+    return run
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    return spans
+
+
+def named(spans: InMemorySpanExporter, name: str) -> dict[str, Any]:
+    (found,) = [span for span in spans.get_finished_spans() if span.name == name]
+    return dict(found.attributes or {})
+
+
+@pytest.mark.requirement("S2-FR-041", "S2-FR-042", "S2-SC-007")
+def test_outputs_and_inputs_have_spans(run: Run, spans: InMemorySpanExporter) -> None:
+    @asset
+    def numbers() -> pa.Table:
+        return pa.table({"id": [1, 2]})
+
+    @asset
+    def report(numbers: pa.Table) -> None:
+        del numbers
+
+    result = run(numbers, report)
+
+    (materialization,) = result.asset_materializations_for_node("numbers")
+    assert named(spans, "iceberg.store_output") == {
+        "operation": "store_output",
+        "table.identifier": "public.numbers",
+        "write.mode": "append",
+        "engine": "arrow",
+        "snapshot.id": int(str(materialization.metadata["iceberg/snapshot_id"].value)),
+        "snapshot.operation": "append",
+        "records.added": 2,
+        "files.added": 1,
+        "status": "ok",
+    }
+    assert named(spans, "iceberg.load_input")["table.identifier"] == "public.numbers"
+
+
+@pytest.mark.requirement("S2-FR-043")
+def test_outputs_are_logged(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    @asset
+    def numbers() -> pa.Table:
+        return pa.table({"id": [1, 2]})
+
+    with caplog.at_level(logging.INFO, "floe_dagster_iceberg"):
+        run(numbers)
+
+    (event,) = [text for name, _, text in caplog.record_tuples if "iceberg.store_output" in text and "floe" in name]
+    assert "table_identifier='public.numbers'" in event
+    assert "status='ok'" in event
+
+
+def outside() -> AssetsDefinition:
+    @asset(partitions_def=StaticPartitionsDefinition(["eu"]), metadata={"partition_expr": "name"})
+    def broken() -> pa.Table:
+        return pa.table({"name": [CANARY]})
+
+    return broken
+
+
+def repeated() -> AssetsDefinition:
+    @asset(metadata={"iceberg/upsert_keys": "name"})
+    def broken() -> pa.Table:
+        return pa.table({"name": [CANARY, CANARY]})
+
+    return broken
+
+
+def not_a_frame() -> AssetsDefinition:
+    @asset
+    def broken() -> Any:
+        return [CANARY]
+
+    return broken
+
+
+def unreadable_filter() -> AssetsDefinition:
+    @asset(ins={"numbers": AssetIn(metadata={"iceberg/row_filter": f"name = = '{CANARY}'"})})
+    def broken(numbers: pa.Table) -> None:
+        del numbers
+
+    return broken
+
+
+def filter_of_another_type() -> AssetsDefinition:
+    @asset(ins={"numbers": AssetIn(metadata={"iceberg/row_filter": f"id = '{CANARY}'"})})
+    def broken(numbers: pa.Table) -> None:
+        del numbers
+
+    return broken
+
+
+@pytest.mark.requirement("S2-FR-044")
+@pytest.mark.parametrize("build", [outside, repeated, not_a_frame, unreadable_filter, filter_of_another_type])
+def test_what_goes_wrong_is_told_without_a_value_of_the_data(
+    run: Run, spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture, build: Callable[[], AssetsDefinition]
+) -> None:
+    @asset
+    def numbers() -> pa.Table:
+        return pa.table({"id": [1], "name": [CANARY]})
+
+    broken = build()
+    key = "eu" if broken.partitions_def is not None else None
+    with caplog.at_level(logging.DEBUG):
+        run(numbers)
+        result = run(numbers, broken, selection=[broken], partition_key=key)
+
+    assert not result.success
+    told = [str(event) for event in result.all_events if not event.is_successful_output]
+    told += [span.to_json() for span in spans.get_finished_spans()]
+    assert CANARY not in "\n".join([*told, caplog.text])
