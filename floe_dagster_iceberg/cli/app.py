@@ -107,8 +107,8 @@ def main() -> None:
 def doctor(*, artifacts: Path | None, as_json: bool, spark: bool) -> None:
     """Check that pipelines can work from here: catalog, storage, permissions, Java and jars.
 
-    A small object is written to the storage and removed again. Ends with exit code 1 when something
-    has to be mended; each line says what.
+    A small object is written to the storage and removed again, as is a namespace in a SQL catalog.
+    Ends with exit code 1 when something has to be mended; each line says what.
     """
     from floe_dagster_iceberg.cli import doctor as checks  # noqa: PLC0415
 

@@ -79,6 +79,8 @@ class IcebergIOManagerBase(ConfigurableIOManager):
         from floe_dagster_iceberg.io_managers.storing import store_output
 
         if obj is None:
+            # An asset that means it says so by its annotation, and Dagster does not ask then.
+            context.log.warning("The value is None: nothing was written to '%s'.", self.get_table_identifier(context))
             return
         with dagster_failures(context):
             store_output(self, context, obj)

@@ -155,7 +155,7 @@ class ExpiryPolicy(OperationPolicy):
         if self.max_age < MIN_EXPIRY_AGE and MaintenanceRail.EXPIRY_AGE not in self.overrides:
             raise ValueError(
                 f"max_age {self.max_age} is below the floor of {MIN_EXPIRY_AGE}: running readers would lose their "
-                "snapshot. Raise it, or name 'expiry_age' in overrides."
+                "snapshot. Raise it, or name 'expiry_age' in expiry.overrides."
             )
         return self
 
@@ -190,12 +190,12 @@ class OrphanPolicy(OperationPolicy):
         if self.older_than < MIN_ORPHAN_AGE and MaintenanceRail.ORPHAN_AGE not in self.overrides:
             raise ValueError(
                 f"older_than {self.older_than} is below the floor of {MIN_ORPHAN_AGE}: files of running writers would "
-                "count as orphans. Raise it, or name 'orphan_age' in overrides."
+                "count as orphans. Raise it, or name 'orphan_age' in orphans.overrides."
             )
         if self.max_share > MAX_ORPHAN_SHARE and MaintenanceRail.ORPHAN_SHARE not in self.overrides:
             raise ValueError(
                 f"max_share {self.max_share} is above the ceiling of {MAX_ORPHAN_SHARE}: that many orphans point to a "
-                "wrong location. Lower it, or name 'orphan_share' in overrides."
+                "wrong location. Lower it, or name 'orphan_share' in orphans.overrides."
             )
         return self
 

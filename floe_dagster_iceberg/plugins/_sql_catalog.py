@@ -101,6 +101,9 @@ class FloeSqlCatalog(SqlCatalog):
             table = super()._convert_orm_to_iceberg(orm_table)
             self._metadata_memory.put(table.metadata_location, table.metadata)
             return table
+        # Its properties and refs are plain dicts, which whoever holds the table may change for himself.
+        own = {"properties": dict(metadata.properties), "refs": dict(metadata.refs)}
+        metadata = metadata.model_copy(update=own)
         return Table(
             identifier=(*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name),
             metadata=metadata,

@@ -130,13 +130,15 @@ def _writer(frame: DataFrame, target: FrameTarget, *, in_order: bool) -> DataFra
 @contextmanager
 def _stamped(session: SparkSession, properties: Mapping[str, str]) -> Iterator[None]:
     with _statements:
-        for key, value in properties.items():
-            session.conf.set(f"{_SESSION_CONF}{key}", value)
+        names = {f"{_SESSION_CONF}{key}": value for key, value in properties.items()}
+        before = {name: session.conf.get(name, None) for name in names}
+        for name, value in names.items():
+            session.conf.set(name, value)
         try:
             yield
         finally:
-            for key in properties:
-                session.conf.unset(f"{_SESSION_CONF}{key}")
+            for name, earlier in before.items():
+                session.conf.unset(name) if earlier is None else session.conf.set(name, earlier)
 
 
 def _partition_value(field: PartitionField, column: str, catalog: str) -> Column:

@@ -8,7 +8,8 @@ could never land after a conflict.
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
@@ -111,7 +112,8 @@ def commit(
     while True:
         attempts += 1
         transaction = TableTransaction(table)
-        failure = _attempt(transaction, stage, name)
+        with _outcome_unknown(name, snapshot_id) if unanswered else nullcontext():
+            failure = _attempt(transaction, stage, name)
         if failure is None:
             return Committed(table, attempts)
         if isinstance(failure, CommitOutcomeUnknownError | CatalogConnectionError):
@@ -129,6 +131,17 @@ def commit(
             return Committed(table, attempts, by_us=landed.manifest_list in unanswered)
         if not budget.allows(attempts, waited):
             raise _exhausted(name, attempts, snapshot_id, failure) from failure
+
+
+@contextmanager
+def _outcome_unknown(name: str, snapshot_id: int | None) -> Iterator[None]:
+    """Whatever keeps an attempt from being made: an earlier one may still land, unless the branch has moved."""
+    try:
+        yield
+    except CommitConflictError:
+        raise
+    except FloeStorageError as error:
+        raise CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=type(error).__name__) from error
 
 
 def _attempt(

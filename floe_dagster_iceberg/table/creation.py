@@ -75,6 +75,7 @@ def commit_new_table(
     *,
     budget: CommitBudget,
     on_send: Callable[[], None],
+    on_lost_answer: Callable[[], None],
 ) -> Committed:
     """Create a table with its first snapshot, or find the one that another process created first.
 
@@ -87,6 +88,7 @@ def commit_new_table(
         snapshot: What it begins with.
         budget: How long to go on while answers are lost.
         on_send: Called when all is staged: from then on the files may belong to the table.
+        on_lost_answer: Called when an attempt may still land; its files must stay.
 
     Returns:
         The table; `by_us` is False when another process created it.
@@ -110,17 +112,22 @@ def commit_new_table(
                 raise
         except (CommitOutcomeUnknownError, CatalogConnectionError) as unknown:
             unanswered.update(transaction.manifest_lists)
+            on_lost_answer()
             time.sleep(budget.wait_seconds(attempts))
             lost = CommitOutcomeUnknownError(identifier, snapshot_id=snapshot.snapshot_id, reason=unknown.reason)
             try:
                 existing = load_if_there(catalog, identifier)
-            except CatalogConnectionError:
+            except FloeStorageError:
                 raise lost from unknown
             if existing is None and not budget.allows(attempts, time.monotonic() - started):
                 raise lost from unknown
-        except FloeStorageError:
+        except FloeStorageError as error:
             transaction.discard_metadata_files()
-            raise
+            if not unanswered:
+                raise
+            # Whatever keeps this attempt from being made: an earlier one may still land.
+            reason = type(error).__name__
+            raise CommitOutcomeUnknownError(identifier, snapshot_id=snapshot.snapshot_id, reason=reason) from error
         if existing is not None:
             landed = existing.metadata.snapshot_by_id(snapshot.snapshot_id)
             return Committed(existing, attempts, by_us=landed is not None and landed.manifest_list in unanswered)

@@ -165,6 +165,7 @@ def _create(catalog: Catalog, rows: ArrowRows, deposit: Deposit, budget: CommitB
                 _first_snapshot(deposit, prepared),
                 budget=budget,
                 on_send=files.send,
+                on_lost_answer=files.keep_attempt,
             )
             if created.by_us:
                 return _created(created, deposit, prepared)

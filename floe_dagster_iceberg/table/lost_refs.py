@@ -7,7 +7,7 @@ still has it, and no file is deleted before it was looked at.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -50,15 +50,18 @@ def bring_back_lost_refs(table: Table, plan: ExpiryPlan, budget: CommitBudget) -
     Raises:
         IcebergError: Some are lost and could not be brought back; the message says where they are.
     """
-    log = table.metadata.metadata_log
-    knows_all_refs = isinstance(table.catalog, MetastoreCatalog)
-    if not plan.has_work or knows_all_refs or not log or log[-1].metadata_file == plan.planned_on:
+    if not plan.has_work or isinstance(table.catalog, MetastoreCatalog):
         return RefCheck.COMPLETE
-    earlier = log[-1].metadata_file
+    log = [entry.metadata_file for entry in table.metadata.metadata_log]
+    if plan.planned_on not in log:
+        return RefCheck.UNKNOWN
     try:
-        before = FromInputFile.table_metadata(table.io.new_input(earlier))
+        found = _last_before(table, plan, log[log.index(plan.planned_on) + 1 :])
     except OSError:
         return RefCheck.UNKNOWN
+    if found is None:
+        return RefCheck.COMPLETE
+    earlier, before = found
     there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
     lost = {name: ref for name, ref in before.refs.items() if ref.snapshot_id not in there and name not in plan.refs}
     if lost:
@@ -74,6 +77,17 @@ def bring_back_lost_refs(table: Table, plan: ExpiryPlan, budget: CommitBudget) -
                 table=name,
             ) from error
     return RefCheck.COMPLETE
+
+
+def _last_before(table: Table, plan: ExpiryPlan, versions: Sequence[str]) -> tuple[str, TableMetadata] | None:
+    """The last version between the plan and its commit, if there is one; the log may go on after the commit."""
+    last = None
+    for location in versions:
+        metadata = FromInputFile.table_metadata(table.io.new_input(location))
+        if plan.expired_from(metadata) == len(plan.snapshot_ids) and not metadata.refs.keys() & set(plan.refs):
+            return last
+        last = (location, metadata)
+    return last
 
 
 @dataclass(frozen=True)
@@ -106,7 +120,7 @@ class _Return:
             if snapshot is None or metadata.snapshot_by_id(snapshot_id) is not None:
                 continue
             again = {"timestamp_ms": time.time_ns() // 1_000_000}
-            if snapshot.sequence_number is not None:
+            if metadata.format_version > 1:
                 again["sequence_number"] = number
                 number += 1
             yield snapshot.model_copy(update=again)

@@ -13,7 +13,6 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation
 
-from floe_dagster_iceberg.errors import CommitOutcomeUnknownError
 from floe_dagster_iceberg.models import MaintenanceOperation, ManifestPolicy
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
@@ -24,6 +23,7 @@ from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot
 from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.table.maintenance_marks import mark_snapshot
 from floe_dagster_iceberg.table.metadata_session import table_name
+from floe_dagster_iceberg.table.uncommitted import Outcome
 
 # A manifest that is nearly as large as asked for stays as it is.
 _SMALL_MANIFEST_RATIO = 0.75
@@ -98,12 +98,16 @@ def rewrite_manifests(table: Table, policy: ManifestPolicy, budget: CommitBudget
     name, rewriting = table_name(table), _Rewriting(table, policy)
     with translated(table.catalog.name, table=name):
         try:
-            commit(table, rewriting.stage, budget=budget, snapshot_id=rewriting.snapshot_id)
-        except CommitOutcomeUnknownError:
-            # The manifests stay: they belong to the table if the commit landed after all.
-            raise
-        except BaseException:
-            rewriting.discard()
+            commit(
+                table,
+                rewriting.stage,
+                budget=budget,
+                snapshot_id=rewriting.snapshot_id,
+                on_lost_answer=rewriting.outcome.lose_answer,
+            )
+        except BaseException as error:
+            if not rewriting.outcome.may_be_there(error):
+                rewriting.discard()
             raise
     return rewriting.result
 
@@ -117,8 +121,10 @@ class _Rewriting:
         self._rewriter: ManifestRewriter | None = None
         self.snapshot_id = new_snapshot_id()
         self.result = ManifestRewrite()
+        self.outcome = Outcome()
 
     def stage(self, transaction: TableTransaction) -> None:
+        self.outcome.plan()
         metadata, io = transaction.table_metadata, self._table.io
         head = head_of(metadata, MAIN_BRANCH, table_name(self._table))
         manifests = [] if head is None else head.manifests(io)
@@ -141,6 +147,7 @@ class _Rewriting:
             | {"manifests-replaced": str(len(replaced)), "manifests-kept": str(len(kept))},
             branch=MAIN_BRANCH,
         ).commit()
+        self.outcome.send()
 
     def discard(self) -> None:
         """Delete what was written for a commit that did not land."""

@@ -9,7 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse, Table
 
-Fate = Literal["lands", "is lost after it landed", "is lost before it landed"]
+Fate = Literal["lands", "is lost after it landed", "is lost before it landed", "lands late"]
 
 
 class UnreliableCatalog(SqlCatalog):
@@ -21,6 +21,7 @@ class UnreliableCatalog(SqlCatalog):
         commits: How many commits were sent.
         unreachable: Whether tables can no longer be loaded.
         lost: What a lost answer looks like.
+        late: Lets the commit that was to land late do so.
     """
 
     def __init__(self, folder: Path, **properties: str) -> None:
@@ -30,13 +31,16 @@ class UnreliableCatalog(SqlCatalog):
         self.meanwhile: Callable[[], object] = lambda: None
         self.commits = 0
         self.unreachable = False
+        self.late: Callable[[], object] = lambda: None
         self.lost: Callable[[], BaseException] = lambda: CommitStateUnknownException("no answer")
 
     def commit_table(self, table: Table, *arguments: Any) -> CommitTableResponse:
         self.commits += 1
         self.meanwhile()
         fate = self.fates.pop(0) if self.fates else "lands"
-        if fate == "is lost before it landed":
+        if fate == "lands late":
+            self.late = lambda: super(UnreliableCatalog, self).commit_table(table, *arguments)
+        if fate in ("is lost before it landed", "lands late"):
             raise self.lost()
         response = super().commit_table(table, *arguments)
         if fate == "is lost after it landed":

@@ -144,7 +144,7 @@ def test_strict_governance_refuses_to_keep_less() -> None:
 def test_governance_below_the_packages_floor_needs_the_floor_to_be_switched_off_by_name() -> None:
     hasty = Governance(snapshot_max_age=timedelta(hours=12))
 
-    with pytest.raises(ValidationError, match=r"expiry \(governance\): .* name 'expiry_age' in overrides"):
+    with pytest.raises(ValidationError, match=r"expiry \(governance\): .* name 'expiry_age' in expiry.overrides"):
         PolicySources(governance=hasty).resolve()
     allowed = PolicySources(governance=hasty, artifacts={"expiry": {"overrides": ["expiry_age"]}}).resolve()
     assert allowed.policy.expiry.max_age == timedelta(hours=12)
