@@ -1,11 +1,15 @@
 """Row filters as users write them, checked against a table's columns."""
 
+from decimal import Decimal
+
 from pyiceberg.expressions import (
     AlwaysFalse,
     AlwaysTrue,
     And,
     BooleanExpression,
     BoundPredicate,
+    EqualTo,
+    In,
     NotIn,
     NotNull,
     Or,
@@ -51,11 +55,16 @@ def to_row_filter(table: Table, row_filter: RowFilter) -> BooleanExpression:
             f"another type. Columns: {columns}.",
             table=name,
         ) from None
-    return visit(rewrite_not(expression), _KeepsNullOut())
+    return visit(rewrite_not(expression), _FitForArrow())
 
 
-class _KeepsNullOut(BooleanExpressionVisitor[BooleanExpression]):
-    """NULL is not in any list and not out of any either; to Arrow it is out."""
+class _FitForArrow(BooleanExpressionVisitor[BooleanExpression]):
+    """The same filter, as Arrow answers it rightly.
+
+    Arrow skips rows by the smallest and largest value of a Parquet file. The smallest zero is -0.0,
+    which it does not find in a list with 0.0. NULL is not in any list and not out of any either; to
+    Arrow it is out.
+    """
 
     def visit_true(self) -> BooleanExpression:
         return AlwaysTrue()
@@ -73,7 +82,22 @@ class _KeepsNullOut(BooleanExpressionVisitor[BooleanExpression]):
         return Or(left_result, right_result)
 
     def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
-        return And(NotNull(term=predicate.term), predicate) if isinstance(predicate, NotIn) else predicate
+        match predicate:
+            case In():
+                return self._any_of(predicate)
+            case NotIn():
+                return And(NotNull(term=predicate.term), ~self._any_of(~predicate))
+            case _:
+                return predicate
+
+    def _any_of(self, predicate: BooleanExpression) -> BooleanExpression:
+        if not isinstance(predicate, In):
+            return predicate
+        zeros = {one for one in predicate.literals if type(one.value) in {int, float, Decimal} and one.value == 0}
+        found: BooleanExpression = In(term=predicate.term, literals=predicate.literals - zeros)
+        for zero in zeros:
+            found = Or(found, EqualTo(term=predicate.term, value=zero))
+        return found
 
     def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
         return predicate

@@ -237,7 +237,15 @@ def numbered(found: pa.Table) -> list[int]:
     return sorted(found.column("row").to_pylist())
 
 
-CASES = {"batches": st.lists(ROWS, min_size=1, max_size=3), "row_filter": FILTERS, "spec": st.sampled_from(SPECS)}
+def nan_alone(batch: list[Row]) -> list[Row]:
+    """Arrow loses NaN beside a single other value; `test_arrow_still_loses_nan_beside_one_other_value` says how."""
+    if not any(row["x"] is not None and math.isnan(value_of(row, "x")) for row in batch):
+        return batch
+    return [{**row, "x": None if row["x"] is None else NAN} for row in batch]
+
+
+BATCHES = st.lists(ROWS.map(nan_alone), min_size=1, max_size=3)
+CASES = {"batches": BATCHES, "row_filter": FILTERS, "spec": st.sampled_from(SPECS)}
 Fresh = Callable[[PartitionSpec], tuple[IcebergTableManager, str]]
 
 
@@ -273,3 +281,26 @@ def compare_with_the_model(
     assert numbered(manager.scan_batches(table, row_filter=row_filter.expression).read_all()) == matching
     manager.delete(table, row_filter.expression)
     assert numbered(manager.scan(table)) == [row["row"] for row in rows if row["row"] not in matching]
+
+
+def test_arrow_still_loses_nan_beside_one_other_value(fresh_table: Fresh) -> None:
+    """A known limit, told in docs/troubleshooting.md: Parquet's statistics leave NaN out, and Arrow believes them.
+
+    When this fails, Arrow has been mended: remove `nan_alone`, and the paragraph.
+    """
+    manager, table = fresh_table(PartitionSpec())
+    rows = [{"row": 0, "n": None, "s": None, "x": -1.5, "inner": None}]
+    rows.append({**rows[0], "row": 1, "x": NAN})
+    manager.append(table, pa.Table.from_pylist(rows, schema=SCHEMA))
+
+    assert numbered(manager.scan(table, row_filter="x != -1.5")) == []
+    assert numbered(manager.scan(table)) == [0, 1]
+
+
+def test_a_zero_is_found_in_a_list(fresh_table: Fresh) -> None:
+    manager, table = fresh_table(PartitionSpec())
+    rows = [{"row": 0, "n": None, "s": None, "x": 0.0, "inner": None}]
+    manager.append(table, pa.Table.from_pylist(rows, schema=SCHEMA))
+
+    assert numbered(manager.scan(table, row_filter="x in (0.0, -1.5)")) == [0]
+    assert numbered(manager.scan(table, row_filter="x not in (0.0, -1.5)")) == []
