@@ -32,7 +32,11 @@ _REMEMBERED_VERSIONS = 8
 
 
 class _MetadataMemory:
-    """Metadata files that were read or written last; a file never changes once it has its name."""
+    """Metadata files that were read or written last; a file never changes once it has its name.
+
+    What goes in and comes out has its own properties and refs: those are plain dicts, which whoever
+    holds a table may change for himself.
+    """
 
     def __init__(self) -> None:
         self._versions: OrderedDict[str, TableMetadata] = OrderedDict()
@@ -42,14 +46,18 @@ class _MetadataMemory:
         with self._lock:
             if (metadata := self._versions.get(location)) is not None:
                 self._versions.move_to_end(location)
-            return metadata
+        return None if metadata is None else _own_copy(metadata)
 
     def put(self, location: str, metadata: TableMetadata) -> None:
         with self._lock:
-            self._versions[location] = metadata
+            self._versions[location] = _own_copy(metadata)
             self._versions.move_to_end(location)
             if len(self._versions) > _REMEMBERED_VERSIONS:
                 self._versions.popitem(last=False)
+
+
+def _own_copy(metadata: TableMetadata) -> TableMetadata:
+    return metadata.model_copy(update={"properties": dict(metadata.properties), "refs": dict(metadata.refs)})
 
 
 class FloeSqlCatalog(SqlCatalog):
@@ -101,9 +109,6 @@ class FloeSqlCatalog(SqlCatalog):
             table = super()._convert_orm_to_iceberg(orm_table)
             self._metadata_memory.put(table.metadata_location, table.metadata)
             return table
-        # Its properties and refs are plain dicts, which whoever holds the table may change for himself.
-        own = {"properties": dict(metadata.properties), "refs": dict(metadata.refs)}
-        metadata = metadata.model_copy(update=own)
         return Table(
             identifier=(*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name),
             metadata=metadata,

@@ -25,8 +25,7 @@ from floe_dagster_iceberg.spark.frame_write import FrameWrite
 from floe_dagster_iceberg.spark.rows import FrameColumns
 from floe_dagster_iceberg.table.commit import CommitBudget
 from floe_dagster_iceberg.table.creation import load_if_there
-from floe_dagster_iceberg.table.deposit import Deposit, Deposited, open_new_table
-from floe_dagster_iceberg.table.deposit import _sort_columns as sort_columns
+from floe_dagster_iceberg.table.deposit import Deposit, Deposited, open_new_table, sort_columns
 from floe_dagster_iceberg.table.idempotency import find_deposit
 from floe_dagster_iceberg.table.stored_files import delete_many, list_files
 from floe_dagster_iceberg.table.write import RowsWritten

@@ -97,7 +97,7 @@ def deposit_rows(catalog: Catalog, rows: ArrowRows, deposit: Deposit, budget: Co
         # Keys are compared with each other and with the table, so the rows are needed more than once.
         rows = ArrowRows(rows.to_table())
     table = load_if_there(catalog, deposit.table)
-    deposit = replace(deposit, sort_by=_sort_columns(rows, deposit, table))
+    deposit = replace(deposit, sort_by=sort_columns(rows, deposit, table))
     if table is None and deposit.create:
         return _create(catalog, rows, deposit, budget)
     if table is None:
@@ -105,7 +105,7 @@ def deposit_rows(catalog: Catalog, rows: ArrowRows, deposit: Deposit, budget: Co
     return _into_existing(table, rows, deposit, budget)
 
 
-def _sort_columns(rows: ArrowRows, deposit: Deposit, table: Table | None) -> list[str]:
+def sort_columns(rows: ArrowRows, deposit: Deposit, table: Table | None) -> list[str]:
     """The columns to sort by that the rows have; the others are NULL in every row."""
     known = {*rows.data_schema.names, *(table.schema().column_names if table is not None else ())}
     if unknown := [column for column in deposit.sort_by if column not in known]:

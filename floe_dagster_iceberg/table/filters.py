@@ -1,6 +1,8 @@
 """Row filters as users write them, checked against a table's columns."""
 
+from collections.abc import Iterable
 from decimal import Decimal
+from typing import Any
 
 from pyiceberg.expressions import (
     AlwaysFalse,
@@ -16,6 +18,7 @@ from pyiceberg.expressions import (
     UnboundPredicate,
     parser,
 )
+from pyiceberg.expressions.literals import Literal
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, rewrite_not, visit
 from pyiceberg.table import Table
 
@@ -83,21 +86,22 @@ class _FitForArrow(BooleanExpressionVisitor[BooleanExpression]):
 
     def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
         match predicate:
-            case In():
-                return self._any_of(predicate)
-            case NotIn():
-                return And(NotNull(term=predicate.term), ~self._any_of(~predicate))
+            case In(term=term, literals=literals):
+                return _any_of(term, literals)
+            case NotIn(term=term, literals=literals):
+                return And(NotNull(term=term), ~_any_of(term, literals))
             case _:
                 return predicate
 
-    def _any_of(self, predicate: BooleanExpression) -> BooleanExpression:
-        if not isinstance(predicate, In):
-            return predicate
-        zeros = {one for one in predicate.literals if type(one.value) in {int, float, Decimal} and one.value == 0}
-        found: BooleanExpression = In(term=predicate.term, literals=predicate.literals - zeros)
-        for zero in zeros:
-            found = Or(found, EqualTo(term=predicate.term, value=zero))
-        return found
-
     def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
         return predicate
+
+
+def _any_of(term: Any, literals: Iterable[Literal[Any]]) -> BooleanExpression:
+    """Whether a value is one of these, zero compared by itself."""
+    others = set(literals)
+    zeros = {one for one in others if type(one.value) in {int, float, Decimal} and one.value == 0}
+    found: BooleanExpression = In(term=term, literals=others - zeros)
+    for zero in zeros:
+        found = Or(found, EqualTo(term=term, value=zero))
+    return found

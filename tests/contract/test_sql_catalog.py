@@ -128,6 +128,16 @@ def test_a_dropped_table_is_gone_and_a_new_one_of_its_name_is_new(quick: FloeSql
     assert quick.load_table("bronze.t").metadata.table_uuid != first
 
 
+def test_what_a_holder_of_a_table_changes_for_himself_is_nobody_elses(quick: FloeSqlCatalog, lake: Lake) -> None:
+    lake.table("bronze.t").append(ONE_ROW)
+    for _ in range(2):
+        quick.load_table("bronze.t").metadata.properties["mine"] = "yes"
+
+    IcebergTableManager(quick).append("bronze.t", ONE_ROW)
+
+    assert "mine" not in lake.table("bronze.t").properties
+
+
 def test_only_a_few_versions_are_remembered(quick: FloeSqlCatalog) -> None:
     manager = IcebergTableManager(quick)
     for _ in range(20):

@@ -1,11 +1,22 @@
-"""Maintenance by either engine: what holds for one holds for the other."""
+"""What several suites share: a catalog that may fail, and maintenance by either engine."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from maintenance_upkeep import Upkeep
+from services.lake import NAMESPACE
+from services.unreliable_catalog import UnreliableCatalog
 
 from floe_dagster_iceberg.models import MaintenanceEngine
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[UnreliableCatalog]:
+    with closing(UnreliableCatalog(tmp_path)) as catalog:
+        catalog.create_namespace(NAMESPACE)
+        yield catalog
 
 
 @pytest.fixture(params=[MaintenanceEngine.PYICEBERG, MaintenanceEngine.SPARK], ids=str)

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from services.events_table import events
+from services.events_table import NESTED, events
 from services.lake import Lake
 from services.rival_writer import rival_writer
 
@@ -17,19 +17,6 @@ from floe_dagster_iceberg.models import (
     TableIdentifier,
 )
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-
-NESTED = pa.schema(
-    [
-        ("price", pa.decimal128(12, 2)),
-        ("day", pa.date32()),
-        ("opens", pa.time64("us")),
-        ("key", pa.uuid()),
-        ("hash", pa.binary(16)),
-        ("tags", pa.list_(pa.string())),
-        ("address", pa.struct([("city", pa.string()), ("zip", pa.int32())])),
-        ("scores", pa.map_(pa.string(), pa.float64())),
-    ]
-)
 
 
 @pytest.mark.requirement("S4-create_table", "S0-X1..6")

@@ -1,12 +1,12 @@
 """Compaction while others work on the same table: their rows stay, their version of a file wins."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from services.lake import NAMESPACE, Lake
+from services.lake import Lake
 from services.rival_writer import QUICK, rival_writer
 from services.table_facts import live_files, reachable_files, to_path
 from services.unreliable_catalog import UnreliableCatalog
@@ -20,13 +20,6 @@ TABLE = "bronze.few"
 
 def rows(start: int, count: int, part: str = "a") -> pa.Table:
     return pa.table({"id": range(start, start + count), "part": [part] * count})
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[UnreliableCatalog]:
-    with closing(UnreliableCatalog(tmp_path)) as catalog:
-        catalog.create_namespace(NAMESPACE)
-        yield catalog
 
 
 @pytest.fixture

@@ -1,16 +1,15 @@
 """Commits that land after everybody has given up on them find their files where they left them."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ForbiddenError
-from services.lake import NAMESPACE, Lake
+from services.lake import Lake
 from services.rival_writer import QUICK
 from services.table_facts import reachable_files
-from services.unreliable_catalog import UnreliableCatalog
+from services.unreliable_catalog import Interrupted, UnreliableCatalog
 
 from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError
 from floe_dagster_iceberg.models import ManifestPolicy
@@ -20,17 +19,6 @@ from floe_dagster_iceberg.table.manifest_rewrite import rewrite_manifests
 
 TABLE = "bronze.orders"
 BUDGET = CommitBudget(retries=2, base_delay_seconds=0.1)
-
-
-class Interrupted(BaseException):
-    """What ends a run from outside."""
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[UnreliableCatalog]:
-    with closing(UnreliableCatalog(tmp_path)) as catalog:
-        catalog.create_namespace(NAMESPACE)
-        yield catalog
 
 
 @pytest.fixture
@@ -65,7 +53,7 @@ every_change = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.k
 
 
 def in_the_second_attempt(catalog: UnreliableCatalog, error: BaseException) -> None:
-    """The first attempt lands late; the second one never gets as far as being sent."""
+    """The first attempt lands late; the second one fails before it reaches the catalog."""
     catalog.fates = ["lands late"]
 
     def fail() -> None:
@@ -121,13 +109,13 @@ def test_a_commit_that_can_no_longer_land_leaves_no_file(
     manager: IcebergTableManager,
     change: Callable[[IcebergTableManager], object],
 ) -> None:
-    """Nothing was sent before the interruption, so everything that was written goes."""
+    """Another writer won for good, so everything that was written goes."""
     files = lake.data_files()
 
-    def interrupt() -> None:
+    def lose() -> None:
         raise CommitConflictError(TABLE, attempts=1, reason="another writer changed rows that are being replaced")
 
-    catalog.meanwhile = interrupt
+    catalog.meanwhile = lose
     with pytest.raises(CommitConflictError):
         change(manager)
 

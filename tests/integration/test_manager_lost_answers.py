@@ -1,16 +1,15 @@
 """Commits whose answer is lost, and commits before which others are always quicker: made once, or told honestly."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ServiceUnavailableError
-from services.lake import NAMESPACE, Lake
+from services.lake import Lake
 from services.rival_writer import QUICK, rival_writer
 from services.table_facts import live_files, reachable_files, to_path
-from services.unreliable_catalog import UnreliableCatalog
+from services.unreliable_catalog import Interrupted, UnreliableCatalog
 
 from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
@@ -18,17 +17,6 @@ from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 TABLE = "bronze.orders"
 ROWS = pa.table({"id": [1, 2], "v": [0, 0]})
-
-
-class Interrupted(BaseException):
-    """What ends a run from outside."""
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[UnreliableCatalog]:
-    with closing(UnreliableCatalog(tmp_path)) as catalog:
-        catalog.create_namespace(NAMESPACE)
-        yield catalog
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pyiceberg.partitioning import PartitionSpec as IcebergPartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import DateType, DecimalType, ListType, LongType, MapType, NestedField, StringType, StructType
-from services.events_table import events
+from services.events_table import NESTED, events
 from services.lake import Lake
 
 from floe_dagster_iceberg.errors import (
@@ -195,20 +195,6 @@ def test_properties_are_the_production_defaults_with_the_tables_own_on_top(
         "history.expire.min-snapshots-to-keep": "10",
         "owner": "team-a",
     }
-
-
-NESTED = pa.schema(
-    [
-        ("price", pa.decimal128(12, 2)),
-        ("day", pa.date32()),
-        ("opens", pa.time64("us")),
-        ("key", pa.uuid()),
-        ("hash", pa.binary(16)),
-        ("tags", pa.list_(pa.string())),
-        ("address", pa.struct([("city", pa.string()), ("zip", pa.int32())])),
-        ("scores", pa.map_(pa.string(), pa.float64())),
-    ]
-)
 
 
 @pytest.mark.requirement("S2-FR-012", "S4-create_table")

@@ -12,6 +12,10 @@ from pyiceberg.table import CommitTableResponse, Table
 Fate = Literal["lands", "is lost after it landed", "is lost before it landed", "lands late"]
 
 
+class Interrupted(BaseException):
+    """What ends a run from outside."""
+
+
 class UnreliableCatalog(SqlCatalog):
     """Each commit meets the next of `fates`; when there are none left, it lands.
 
