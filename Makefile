@@ -1,11 +1,15 @@
 # Every target sets up what it needs by itself: `make demo` and `make test` work in a fresh clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-slow e2e check format bench schemas rows lock clean
+.PHONY: help setup demo ui services test test-lakes test-slow e2e check format bench schemas rows lock clean
 
 BIN := .venv/bin
 # What ruff and mypy judge beyond the package itself.
 PYTHON_CODE := floe_dagster_iceberg definitions.py examples scripts benchmarks
 ARGS ?=
+# The lakes of real servers that test-lakes runs on, one after the other.
+LAKES ?= postgres rest gateway
+# With LAKE=rest or LAKE=postgres, real servers around a command; they and their data go with it.
+ON_LAKE = $(if $(LAKE),PYTHONPATH=tests:. $(BIN)/python -m services.on_lake $(LAKE))
 
 export DAGSTER_DISABLE_TELEMETRY ?= yes
 
@@ -15,19 +19,31 @@ help: ## Show this list
 setup: ## Make .venv with the locked packages, and fetch Spark's jars (seconds when it is done already)
 	@scripts/setup.sh
 
-demo: setup ## Run the example pipeline on a catalog of its own and report what happened
-	@$(BIN)/python -m examples.demo
+demo: setup ## Run the example pipeline and report what happened (LAKE=rest: on a REST catalog, S3 and PostgreSQL)
+	@$(ON_LAKE) $(BIN)/python -m examples.demo $(ARGS)
 
-ui: setup ## Serve definitions.py in the Dagster UI
+ui: setup ## Serve definitions.py in the Dagster UI (LAKE=rest: on servers that the demo is run on first)
+ifeq ($(LAKE),)
 	@mkdir -p .dagster_home
 	DAGSTER_HOME="$(CURDIR)/.dagster_home" $(BIN)/dagster dev -w workspace.yaml $(ARGS)
+else
+	@$(ON_LAKE) sh -c '$(BIN)/python -m examples.demo && exec $(BIN)/dagster dev -w workspace.yaml $(ARGS)'
+endif
+
+services: setup ## Start PostgreSQL, S3, a REST catalog, a gateway like Polaris and Keycloak, until Ctrl-C
+	@PYTHONPATH=tests $(BIN)/python -m services.servers
 
 # One file stays on one worker, so that what a module shares is made once.
 test: setup ## Run the tests, except those marked slow (ARGS="-k name" picks some)
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not e2e" $(ARGS)
 
+test-lakes: setup ## Hold the same promises on PostgreSQL, REST and S3 (LAKES=rest picks one)
+	@for lake in $(LAKES); do \
+		$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not e2e" --lake=$$lake \
+			tests/behaviour tests/integration/test_manager_*.py $(ARGS) || exit 1; done
+
 test-slow: setup ## Run the fault and load suites
-	@$(BIN)/pytest -m "slow and not e2e" --durations=10 $(ARGS)
+	@$(BIN)/pytest -n 2 --dist worksteal -m "slow and not e2e" --durations=10 $(ARGS)
 
 e2e: setup ## Drive the demo in the Dagster UI with Chromium, and take the README's screenshots
 	@$(BIN)/pytest tests/e2e -m e2e $(ARGS)
@@ -55,7 +71,7 @@ rows: setup ## List the requirement rows that no test proves, and drop the prove
 
 # Versions already in the file are kept unless ARGS=--upgrade; docs/decisions/0001 says why not uv.lock.
 lock: setup ## Bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade takes the newest versions)
-	@$(BIN)/uv pip compile pyproject.toml --group dev --extra connect --extra pandas --extra polars --extra postgres \
+	@$(BIN)/uv pip compile pyproject.toml --group dev --extra connect --extra pandas --extra polars --extra postgres --extra s3 \
 		--universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements.lock $(ARGS)
 
 clean: ## Remove caches, builds and what the demo and the UI wrote; .venv stays

@@ -29,6 +29,7 @@ NAMES = (
     "upkeep",
     "import_time",
     "writers",
+    "telemetry",
 )
 
 

@@ -48,13 +48,17 @@ def judge(curves: list[Curve]) -> list[Target]:
 
 def _targets(curve: Curve, mine: str) -> list[Target]:
     what = f"{curve.title}, {mine}"
-    return [
-        Target(f"{what}, 10 days: raw PyIceberg", curve.ratio(10, mine, to=RAW), 0.7),
-        Target(f"{what}, 10 days: peer", curve.ratio(10, mine, to=PEER), 0.6),
-        Target(f"{what}, 500 days: raw PyIceberg", curve.ratio(500, mine, to=RAW), 0.12),
-        Target(f"{what}, 500 days: peer", curve.ratio(500, mine, to=PEER), 0.12),
-        Target(f"{what}, 2,000 days: itself at 10", curve.growth(mine, start=10, end=_OLDEST), 4.0),
+    against = [
+        Target(
+            f"{what}, {days} days: {other}",
+            curve.ratio(days, mine, to=other),
+            limit,
+            floor=curve.ratio(days, LIMIT, to=other),
+        )
+        for days, other, limit in ((10, RAW, 0.7), (10, PEER, 0.6), (500, RAW, 0.12), (500, PEER, 0.12))
     ]
+    growth = curve.growth(mine, start=10, end=_OLDEST)
+    return [*against, Target(f"{what}, 2,000 days: itself at 10", growth, 4.0)]
 
 
 def _measure(session: Session, histories: Mapping[int, History], rows: int) -> list[Curve]:

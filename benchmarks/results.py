@@ -59,6 +59,7 @@ class Target:
         limit: What it is compared with.
         unit: Its unit; `x` for ratios.
         at_least: Whether the value must reach the limit instead of staying below it.
+        floor: What nobody can get below, in the same unit, if that is known.
     """
 
     words: str
@@ -66,6 +67,7 @@ class Target:
     limit: float
     unit: str = "x"
     at_least: bool = False
+    floor: float | None = None
 
     @property
     def met(self) -> bool | None:

@@ -9,7 +9,13 @@ import dagster as dg
 from definitions import defs, iceberg
 from examples.pipeline import run_job
 from examples.progress import Progress
-from floe_dagster_iceberg import ExpiryPolicy, MaintenancePolicy, MaintenanceRail, create_iceberg_resources
+from floe_dagster_iceberg import (
+    CompiledArtifacts,
+    ExpiryPolicy,
+    MaintenancePolicy,
+    MaintenanceRail,
+    create_iceberg_resources,
+)
 
 # A snapshot must be a day old to expire. A demo cannot wait, so that rail is switched off by its name,
 # which shows in the metadata of the run.
@@ -52,7 +58,9 @@ class Care:
     def look_after(self) -> Sequence[TableChange]:
         """Every operation, over all tables."""
         self._progress.headline("Maintenance: the jobs that the schedules start")
-        maintenance = create_iceberg_resources(policy=MaintenancePolicy(expiry=AT_ONCE))
+        maintenance = create_iceberg_resources(
+            CompiledArtifacts.from_environment(), policy=MaintenancePolicy(expiry=AT_ONCE)
+        )
         jobs, before = maintenance.definitions(), dict(measure_tables())
         with self._progress.step(_PLAN):
             ops = {asset.key.to_python_identifier(): {"dry_run": True} for asset in maintenance.assets}

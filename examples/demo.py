@@ -6,9 +6,11 @@ import os
 import time
 from pathlib import Path
 
-# Where `make ui` looks, so that it shows the same tables and the same runs.
-FLOE_HOME = Path(os.environ.setdefault("FLOE_HOME", str(Path(".floe").absolute())))
-DAGSTER_HOME = Path(".dagster_home").absolute()
+# Where `make ui` looks, so that it shows the same tables and the same runs. Dagster's own folder is beside
+# that of the tables, whatever DAGSTER_HOME a person works with: the demo's runs have no business there.
+FLOE_HOME = Path(os.environ.get("FLOE_HOME", ".floe")).absolute()
+os.environ["FLOE_HOME"] = str(FLOE_HOME)
+DAGSTER_HOME = FLOE_HOME.with_name(".dagster_home")
 os.environ["DAGSTER_HOME"] = str(DAGSTER_HOME)
 
 import dagster as dg  # noqa: E402 - reads the variables above

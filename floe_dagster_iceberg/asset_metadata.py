@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
 
 from floe_dagster_iceberg.models import SnapshotInfo, TableIdentifier, WriteMode
+from floe_dagster_iceberg.telemetry import TRACE_ID_PROPERTY
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -48,6 +49,8 @@ def build_output_metadata(
         "iceberg/commit_attempts": MetadataValue.int(written.attempts),
         "iceberg/duration": MetadataValue.float(round(seconds, 3)),
     }
+    if (trace_id := snapshot.summary.get(TRACE_ID_PROPERTY)) is not None:
+        metadata["iceberg/trace_id"] = MetadataValue.text(trace_id)
     if written.rows_outside:
         metadata["iceberg/rows_outside_partition"] = MetadataValue.int(written.rows_outside)
     if partitions == 1 and mode is WriteMode.OVERWRITE and written.rows is not None:

@@ -1,6 +1,5 @@
 """What metadata says about an asset's table: typed, checked, merged from definition and output."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypedDict, Unpack
@@ -12,6 +11,7 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict,
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel, first_duplicate
+from floe_dagster_iceberg.models.faults import describe_faults, nearest
 from floe_dagster_iceberg.models.identifiers import Namespace, TableIdentifier, TableName
 from floe_dagster_iceberg.models.partitioning import PartitionSpec
 from floe_dagster_iceberg.models.writing import (
@@ -98,7 +98,7 @@ class _Settings(FrozenModel):
         try:
             return cls.model_validate({key: value for key, value in metadata.items() if key in known})
         except pydantic.ValidationError as error:
-            raise ValidationError(f"Metadata of {owner} is not valid: {_reasons(error)}.") from error
+            raise ValidationError(f"Metadata of {owner} is not valid: {_reasons(error, cls)}.") from error
 
 
 class AssetSettings(_Settings):
@@ -300,7 +300,7 @@ def table_identifier(
         )
     except pydantic.ValidationError as error:
         raise ValidationError(
-            f"Asset '{'/'.join(path)}' has no valid table name: {_reasons(error)}. "
+            f"Asset '{'/'.join(path)}' has no valid table name: {_reasons(error, TableIdentifier)}. "
             'Set metadata {"schema": "<namespace>", "table": "<name>"} on the asset.'
         ) from error
 
@@ -313,13 +313,10 @@ def _plain(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _reasons(error: pydantic.ValidationError) -> str:
-    # Only where and why: the values themselves may be data.
-    reasons = (
-        "".join(f"'{place}': " for place in problem["loc"][:1]) + problem["msg"].removeprefix("Value error, ")
-        for problem in error.errors(include_url=False, include_input=False)
-    )
-    return "; ".join(dict.fromkeys(reasons))
+def _reasons(error: pydantic.ValidationError, model: type[pydantic.BaseModel]) -> str:
+    # What an input asks for may be data, such as a filter; how an output is stored is not.
+    faults = describe_faults(error, model, with_values=model is not InputSettings)
+    return "; ".join(fault.sentence(f"'{fault.path}'" if fault.path else "") for fault in faults)
 
 
 def _unknown_key_message(key: str, model: type[_Settings], owner: str) -> str:
@@ -327,6 +324,6 @@ def _unknown_key_message(key: str, model: type[_Settings], owner: str) -> str:
     if key in other.metadata_keys():
         return f"Metadata '{key}' of {owner} is a setting of {other.kind}, not of {model.kind}. Move it there."
     known = sorted(model.metadata_keys())
-    guess = next(iter(difflib.get_close_matches(key, known, n=1)), None)
+    guess = nearest(key, known)
     hint = f" Did you mean '{guess}'?" if guess else ""
     return f"Metadata '{key}' of {owner} is not a setting.{hint} Known are {', '.join(known)}."

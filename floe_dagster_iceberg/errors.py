@@ -13,6 +13,7 @@
         ├── WriteError
         │   └── RowsOutsidePartitionError
         ├── ScanError
+        │   └── StaleTableMetadataError
         ├── CommitConflictError           retryable (= ConcurrencyConflictError)
         ├── CommitOutcomeUnknownError     retryable
         ├── SnapshotNotFoundError
@@ -30,6 +31,8 @@ simply run again; the Dagster boundary turns it into `Failure(allow_retries=...)
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
+
+from floe_dagster_iceberg.models.quantities import counted
 
 
 def _rebuild(cls: "type[FloeStorageError]", message: str, attributes: dict[str, Any]) -> "FloeStorageError":
@@ -99,12 +102,9 @@ class TableAlreadyExistsError(IcebergError):
 class NoSuchTableError(IcebergError):
     """The catalog has no table of that name."""
 
-    def __init__(self, table: object) -> None:
-        super().__init__(
-            f"Table '{table}' not found in the catalog. "
-            "Check the namespace and name, create it first, or set auto_create_tables on the IO manager.",
-            table=table,
-        )
+    def __init__(self, table: object, *, hint: str | None = None) -> None:
+        hint = hint or "Check the namespace and name, create it first, or set auto_create_tables on the IO manager."
+        super().__init__(f"Table '{table}' not found in the catalog. {hint}", table=table)
 
 
 class NoSuchNamespaceError(IcebergError):
@@ -146,12 +146,15 @@ class WriteError(IcebergError):
 class RowsOutsidePartitionError(WriteError):
     """Some rows do not belong to the partition being written."""
 
-    def __init__(self, table: object, *, columns: Sequence[str], rows: int, null_rows: int = 0) -> None:
-        self.columns, self.rows, self.null_rows = tuple(columns), rows, null_rows
-        nulls = f", {null_rows} of them NULL there" if null_rows else ""
+    def __init__(
+        self, table: object, *, columns: Sequence[str], rows: int, null_rows: int = 0, partition: str | None = None
+    ) -> None:
+        self.columns, self.rows, self.null_rows, self.partition = tuple(columns), rows, null_rows, partition
+        where = partition or f"by {', '.join(columns)}"
+        nulls = f"; {null_rows:,} of them NULL there" if null_rows else ""
         super().__init__(
-            f"{rows} rows for '{table}' lie outside the partition being written "
-            f"(by {', '.join(columns)}{nulls}). Filter them in the asset, or set metadata "
+            f"{counted(rows, 'row')} for '{table}' {'lies' if rows == 1 else 'lie'} outside the partition being "
+            f"written ({where}{nulls}). Filter them in the asset, or set metadata "
             '{"iceberg/rows_outside_partition": "drop"} or "allow".',
             table=table,
         )
@@ -159,6 +162,19 @@ class RowsOutsidePartitionError(WriteError):
 
 class ScanError(IcebergError):
     """Rows could not be read."""
+
+
+class StaleTableMetadataError(ScanError):
+    """The catalog knows the table, and the metadata file that it names is missing or makes no sense."""
+
+    def __init__(self, table: object, *, metadata_location: str | None, reason: str) -> None:
+        self.metadata_location, self.reason = metadata_location, reason
+        super().__init__(
+            f"The metadata of table '{table}' cannot be read: {reason} ({metadata_location or 'at a place unknown'}). "
+            "Restore the metadata file, or set stale_table_recovery_mode to 'repair': the table comes back in the "
+            "newest version that is left.",
+            table=table,
+        )
 
 
 class CommitConflictError(IcebergError):
@@ -169,7 +185,7 @@ class CommitConflictError(IcebergError):
     def __init__(self, table: object, *, attempts: int, reason: str) -> None:
         self.attempts, self.reason = attempts, reason
         super().__init__(
-            f"Commit to '{table}' lost against concurrent writers ({attempts} attempts): {reason}. "
+            f"Commit to '{table}' lost against concurrent writers ({counted(attempts, 'attempt')}): {reason}. "
             "Nothing was changed; run it again, or raise max_commit_retries.",
             table=table,
         )
@@ -183,10 +199,10 @@ class CommitOutcomeUnknownError(IcebergError):
     def __init__(self, table: object, *, snapshot_id: int | None, reason: str, files: Sequence[str] = ()) -> None:
         self.snapshot_id, self.reason, self.files = snapshot_id, reason, tuple(files)
         what = "the change" if snapshot_id is None else f"snapshot {snapshot_id}"
+        kept = f"; {counted(len(self.files), 'data file')} written for it stayed in place" if self.files else ""
         super().__init__(
             f"It is unknown whether the commit to '{table}' landed: {reason}. Look for {what} in the table: "
-            "if it is there the commit is complete, if not run it again. "
-            f"The {len(self.files)} data files written for it were left in place.",
+            f"if it is there the commit is complete, if not run it again{kept}.",
             table=table,
         )
 

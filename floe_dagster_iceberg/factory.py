@@ -10,6 +10,7 @@ from dagster import AssetChecksDefinition, AssetsDefinition, AssetSpec, Definiti
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.asset_definitions import describe_iceberg_assets
+from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
 from floe_dagster_iceberg.io_managers.either import IcebergIOManager
 from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
@@ -22,6 +23,7 @@ from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.models import MaintenancePolicy
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+from floe_dagster_iceberg.telemetry.setup import prepare
 
 _logger = logging.getLogger(__name__)
 
@@ -110,8 +112,25 @@ def create_iceberg_resources(
             "Add 'plugins.catalog' to the manifest."
         )
         return IcebergBundle()
+    if given is not None:
+        _prepare_telemetry(given)
     iceberg = IcebergResource() if given is None else IcebergResource.from_artifacts(given)
     return _build_bundle(given or CompiledArtifacts(), iceberg, list(assets), policy, maintenance=maintenance)
+
+
+def _prepare_telemetry(artifacts: CompiledArtifacts) -> None:
+    """Have telemetry start with the first operation, if the artifacts ask for it."""
+    try:
+        telemetry = artifacts.telemetry
+        if telemetry is None:
+            return
+        settings = telemetry.settings(artifacts.resource_attributes)
+        telemetry.logging.apply()
+    except ValidationError as error:
+        # Whoever wants to load or write tables must not be stopped by how that is watched.
+        _logger.warning("%s No telemetry is sent.", error)
+        settings = None
+    prepare(settings)
 
 
 def _build_bundle(
@@ -142,7 +161,7 @@ def _build_bundle(
         jobs=parts.jobs,
         schedules=parts.schedules,
         sensors=parts.sensors,
-        executor=build_executor(artifacts, sizes.step_configs(described)),
+        executor=build_executor(artifacts, {**sizes.step_configs(described), **sizes.check_configs(checks, settings)}),
     )
 
 

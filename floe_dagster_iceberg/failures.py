@@ -7,6 +7,7 @@ from dagster import Failure, InputContext, MetadataValue, OutputContext
 
 from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.run_identity import in_a_run
+from floe_dagster_iceberg.secrets import quotes_data, scrub_exception
 
 
 @contextmanager
@@ -21,6 +22,11 @@ def dagster_failures(context: OutputContext | InputContext) -> Iterator[None]:
         if not in_a_run(context):
             raise
         raise to_failure(error) from error
+    except BaseException as error:
+        # What comes from the user's own code goes on as it is; Dagster would store what libraries quote.
+        if quotes_data(error):
+            scrub_exception(error)
+        raise
 
 
 def to_failure(error: FloeStorageError) -> Failure:

@@ -7,13 +7,17 @@ A resource preset is either short or long:
               "node_selector": {"pool": "batch"}, "tolerations": [{"key": "batch", "operator": "Exists"}]}
 
 It becomes the tag `dagster-k8s/config`: on an op it sizes the step's pod, on a job the run's. The ops of
-data assets are the user's; they stay as they are, and the executor is told what their steps get.
+data assets are the user's; they stay as they are, and the executor is told what their steps get. What
+Kubernetes would refuse at night, when the pod is to start, is refused when the code location loads.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final, Self
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Annotated, Any, Final, Literal, Self
 
 from dagster import (
+    AssetChecksDefinition,
     AssetsDefinition,
     AssetSpec,
     ExecutorDefinition,
@@ -21,7 +25,7 @@ from dagster import (
     in_process_executor,
     multiprocess_executor,
 )
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints, model_validator
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.artifacts.shapes import faults_as_errors
@@ -45,20 +49,64 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-Quantity = Annotated[
-    str, BeforeValidator(_as_text), StringConstraints(pattern=r"^\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$")
-]
+_UNITS: Final = {"": Decimal(1), "m": Decimal("0.001"), "k": Decimal(1000)} | {
+    f"{letter}{suffix}": Decimal(base) ** power
+    for suffix, base in (("i", 1024), ("", 1000))
+    for power, letter in enumerate("KMGTPE", start=1)
+    if letter + suffix != "K"  # a thousand is a small k
+}
+_QUANTITY: Final = re.compile(rf"^(\d+(?:\.\d+)?)({'|'.join(_UNITS)})$")
+# Of these a thousandth is no unit: who writes 512m means 512Mi.
+_BYTES: Final = frozenset({"memory", "ephemeral-storage"})
+
+Quantity = Annotated[str, BeforeValidator(_as_text), StringConstraints(pattern=_QUANTITY.pattern)]
+
+
+def _amount(quantity: str) -> Decimal:
+    """A quantity of Kubernetes as a number: '500m' is 0.5, '1Ki' is 1024."""
+    [(number, unit)] = _QUANTITY.findall(quantity)
+    return Decimal(number) * _UNITS[unit]
+
+
+class Toleration(FrozenModel):
+    """A taint that a pod puts up with, as Kubernetes writes it."""
+
+    key: str | None = Field(default=None, description="Key of the taint; none with 'Exists' tolerates every taint.")
+    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="Whether the value matters.")
+    value: str | None = Field(default=None, description="Value of the taint, with 'Equal'.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="Effect of the taint; none means every effect."
+    )
+    toleration_seconds: int | None = Field(
+        default=None,
+        validation_alias=AliasChoices("toleration_seconds", "tolerationSeconds"),
+        description="How long a pod stays that runs already.",
+    )
+
+    @model_validator(mode="after")
+    def _says_which_taint(self) -> Self:
+        if self.operator == "Equal" and self.key is None:
+            raise ValueError("a toleration without a key needs the operator Exists")
+        if self.operator == "Exists" and self.value is not None:
+            raise ValueError("a toleration with the operator Exists takes no value")
+        return self
 
 
 class ResourcePreset(FrozenModel):
     """What a pod gets."""
 
-    cpu: Quantity | None = Field(default=None, description="Processors, requested and at most.")
-    memory: Quantity | None = Field(default=None, description="Memory, requested and at most.")
-    requests: dict[str, Quantity] = Field(default_factory=dict, description="What is reserved, by resource.")
-    limits: dict[str, Quantity] = Field(default_factory=dict, description="What is allowed at most, by resource.")
+    cpu: Quantity | None = Field(default=None, examples=["500m", "2"], description="Processors, requested and at most.")
+    memory: Quantity | None = Field(
+        default=None, examples=["512Mi", "4Gi"], description="Memory, requested and at most."
+    )
+    requests: dict[str, Quantity] = Field(
+        default_factory=dict, examples=["500m", "4Gi"], description="What is reserved, by resource."
+    )
+    limits: dict[str, Quantity] = Field(
+        default_factory=dict, examples=["500m", "4Gi"], description="What is allowed at most, by resource."
+    )
     node_selector: dict[str, str] = Field(default_factory=dict, description="Labels that a node must have.")
-    tolerations: tuple[dict[str, Any], ...] = Field(default=(), description="Taints that the pod tolerates.")
+    tolerations: tuple[Toleration, ...] = Field(default=(), description="Taints that the pod tolerates.")
 
     @model_validator(mode="after")
     def _short_or_long(self) -> Self:
@@ -66,13 +114,37 @@ class ResourcePreset(FrozenModel):
             raise ValueError("cpu and memory are short for requests and limits: give one or the other")
         return self
 
+    @model_validator(mode="after")
+    def _as_kubernetes_takes_it(self) -> Self:
+        if problems := dict.fromkeys(self._problems()):
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        """What Kubernetes refuses although each quantity is one, or takes for something else than is meant."""
+        resources = self._resources()
+        requests, limits = resources["requests"], resources["limits"]
+        for name, value in (*requests.items(), *limits.items()):
+            if name in _BYTES and value.endswith("m"):
+                yield f"{name} {value} means thousandths of a byte: write {value.removesuffix('m')}Mi"
+        for name, request in requests.items():
+            limit = limits.get(name)
+            if "/" in name and (limit is None or _amount(limit) != _amount(request)):
+                yield f"{name} is never shared, so its limit must be what is requested, {request}"
+            elif limit is not None and _amount(request) > _amount(limit):
+                yield f"{name} requested is {request}, which is above its limit {limit}"
+
+    def _resources(self) -> dict[str, dict[str, str]]:
+        short = {name: value for name, value in (("cpu", self.cpu), ("memory", self.memory)) if value is not None}
+        return {"requests": self.requests or short, "limits": self.limits or short}
+
     def to_tags(self) -> dict[str, Any]:
         """The preset as a tag of an op or a job."""
-        short = {name: value for name, value in (("cpu", self.cpu), ("memory", self.memory)) if value is not None}
-        resources = {"requests": self.requests or short, "limits": self.limits or short}
-        pod = {"node_selector": dict(self.node_selector), "tolerations": [dict(each) for each in self.tolerations]}
+        resources = {kind: dict(given) for kind, given in self._resources().items() if given}
+        tolerations = [each.model_dump(exclude_none=True) for each in self.tolerations]
+        pod = {"node_selector": dict(self.node_selector), "tolerations": tolerations}
         config = {
-            "container_config": {"resources": {kind: dict(given) for kind, given in resources.items() if given}},
+            "container_config": {"resources": resources} if resources else {},
             "pod_spec_config": {name: value for name, value in pod.items() if value},
         }
         return {K8S_CONFIG_TAG: {name: value for name, value in config.items() if value}}
@@ -88,7 +160,7 @@ class PodSizes:
     def __init__(self, presets: Mapping[str, Any]) -> None:
         self._presets: dict[str, ResourcePreset] = {}
         for name, given in presets.items():
-            with faults_as_errors(f"{_PRESETS_PATH}.{name}"):
+            with faults_as_errors(f"{_PRESETS_PATH}.{name}", ResourcePreset, with_values=True):
                 self._presets[name] = ResourcePreset.model_validate(given)
 
     def tags_for(self, preset: str | None, *fallbacks: str) -> dict[str, Any]:
@@ -131,9 +203,16 @@ class PodSizes:
                 configs[each.op.name] = tags[K8S_CONFIG_TAG]
         return configs
 
+    def check_configs(
+        self, checks: Iterable[AssetChecksDefinition], settings: MaintenanceSettings
+    ) -> dict[str, dict[str, Any]]:
+        """What the steps of health checks get, by the name of their op: as much as the asset that measures health."""
+        config = self.maintenance_tags(settings)[MaintenanceAsset.TABLE_HEALTH].get(K8S_CONFIG_TAG)
+        return {each.op.name: config for each in checks} if config else {}
+
 
 class _ExecutorSettings(FrozenModel):
-    type: str = Field(pattern="^(in_process|multiprocess|k8s_job_executor)$")
+    type: Literal["in_process", "multiprocess", "k8s_job_executor"]
     config: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -153,7 +232,7 @@ def build_executor(
     """
     if not artifacts.executor:
         return None
-    with faults_as_errors(_EXECUTOR_PATH):
+    with faults_as_errors(_EXECUTOR_PATH, _ExecutorSettings, with_values=True):
         settings = _ExecutorSettings.model_validate(artifacts.executor)
     executor, config = _executor_named(settings.type), dict(settings.config)
     if settings.type == _K8S_EXECUTOR and step_configs:

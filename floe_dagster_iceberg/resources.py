@@ -15,9 +15,10 @@ from pydantic import Field
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.connections import Connection, ConnectionSettings, open_connection
 from floe_dagster_iceberg.errors import SecretNotFoundError, ValidationError
-from floe_dagster_iceberg.models import CommitStrategy, IcebergTableManagerConfig
+from floe_dagster_iceberg.models import CommitStrategy, IcebergTableManagerConfig, StaleTableRecoveryMode
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, HealthStatus, StoragePlugin
 from floe_dagster_iceberg.secrets import is_reference, secret_as_text
+from floe_dagster_iceberg.telemetry.setup import flush
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -49,6 +50,10 @@ class TableManagerSettings(Config):
     min_snapshots_to_keep: int = Field(default=10, description="Newest snapshots that never expire.")
     default_commit_strategy: CommitStrategy = Field(
         default=CommitStrategy.FAST_APPEND, description="How writes treat manifests unless they say otherwise."
+    )
+    stale_table_recovery_mode: StaleTableRecoveryMode = Field(
+        default=StaleTableRecoveryMode.STRICT,
+        description="'repair' brings a table whose metadata file is missing or broken back in the newest version left.",
     )
     default_table_properties: dict[str, str] | None = Field(
         default=None, description="Properties of every table that is created; production values if not given."
@@ -132,6 +137,9 @@ class IcebergResource(ConfigurableResource[Any]):
             given["storage_type"] = artifacts.storage.type
             given["storage_properties"] = {key: _as_text(value) for key, value in artifacts.storage.config.items()}
         given["catalog_properties"] = config
+        mode = artifacts.governance.stale_table_recovery_mode
+        if mode is not StaleTableRecoveryMode.STRICT:
+            given["manager"] = TableManagerSettings(stale_table_recovery_mode=mode)
         given = {name: value for name, value in given.items() if value != {}}
         return cls(catalog_type=artifacts.catalog.type, default_namespace=artifacts.default_namespace, **given)
 
@@ -163,6 +171,11 @@ class IcebergResource(ConfigurableResource[Any]):
         """
         del context
         self.check_storage()
+
+    def teardown_after_execution(self, context: InitResourceContext) -> None:
+        """Send what telemetry has not sent yet: the process of a run or a step may end right after."""
+        del context
+        flush()
 
     def check_storage(self) -> None:
         """Write a tiny object below the warehouse and delete it; once per process.

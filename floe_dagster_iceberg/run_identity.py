@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagster import (
+    AssetExecutionContext,
     AssetKey,
     DagsterInvariantViolationError,
     DagsterRun,
@@ -19,7 +20,11 @@ from dagster import (
     DataVersion,
     InputContext,
     OutputContext,
+    get_dagster_logger,
 )
+
+from floe_dagster_iceberg.telemetry import Telemetry
+from floe_dagster_iceberg.telemetry import attributes as names
 
 _MOST_KEYS_SPELLED_OUT = 20
 _RETRY_TAGS = frozenset({"dagster/retry_number", "dagster/is_resume_retry", "dagster/is_asset_resume_retry"})
@@ -91,6 +96,37 @@ def _is_tagged_as_retry(run: DagsterRun) -> bool:
 def _succeeded(instance: Any, run: DagsterRun, step_key: str) -> bool:
     statistics = instance.get_run_step_stats(run.run_id, step_keys=[step_key])
     return any(step.status is not None and step.status.value == "SUCCESS" for step in statistics)
+
+
+def telemetry_of(context: OutputContext | InputContext) -> Telemetry:
+    """Where spans and log events of what a context asks for go; in a run, events show in Dagster's log viewer."""
+    return telemetry_of_run() if in_a_run(context) else Telemetry()
+
+
+def telemetry_of_run() -> Telemetry:
+    """Telemetry whose events show in Dagster's log viewer; only for use within a run."""
+    return Telemetry(logger=get_dagster_logger(names.SCOPE))
+
+
+def describe_asset_run(context: AssetExecutionContext) -> dict[str, str]:
+    """Which asset is being computed by whom, in the words of spans and log events."""
+    return {
+        names.RUN_ID: context.run.run_id,
+        names.STEP_KEY: context.get_step_execution_context().step.key,
+        names.ASSET_KEY: context.asset_key.to_user_string(),
+    }
+
+
+def describe_run(context: OutputContext | InputContext) -> dict[str, str]:
+    """Who asks for an output or input, in the words of spans and log events."""
+    told: dict[str, str] = {}
+    if (step := _step_context(context)) is not None:
+        told |= {names.RUN_ID: step.run_id, names.STEP_KEY: step.step.key}
+    if context.has_asset_key:
+        told[names.ASSET_KEY] = context.asset_key.to_user_string()
+    if context.has_asset_partitions:
+        told[names.PARTITION_KEY] = describe_keys(context.asset_partition_keys)
+    return told
 
 
 def build_idempotency_key(context: OutputContext, run: RunIdentity, partition_keys: Sequence[str]) -> str:

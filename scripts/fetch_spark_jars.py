@@ -9,9 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+# The last two are for the tests on PostgreSQL and S3.
 PACKAGES = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     "org.xerial:sqlite-jdbc:3.50.3.0",
+    "org.postgresql:postgresql:42.7.7",
+    "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
 )
 CACHE = Path.home() / ".ivy2.5.2" / "jars"  # where Spark 4.1 keeps what spark.jars.packages resolved
 

@@ -1,15 +1,46 @@
-"""A real lake for every test: a SQLite catalog and a warehouse folder of its own."""
+"""A real lake for every test: a catalog and a warehouse of its own, on whatever `--lake` names."""
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from services.lake import NAMESPACE, Lake, open_catalog
+from services.lake import NAMESPACE, Lake
+from services.lake_choice import LAKE, runs_on, skip_unless_ci, tell_what_did_not_run
+from services.place import LAKES, Place, empty_place
+from services.servers.running import ServerMissing, Servers
 
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table.manager import IcebergTableManager
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--lake", choices=LAKES, default="sqlite", help="the catalog and the storage that tests run on")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LAKE] = config.getoption("lake")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lake = config.stash[LAKE]
+    config.hook.pytest_deselected(items=[item for item in items if not runs_on(lake, item)])
+    items[:] = [item for item in items if runs_on(lake, item)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    del item
+    try:
+        return (yield)
+    except ServerMissing as missing:
+        skip_unless_ci(missing)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    tell_what_did_not_run(terminalreporter, config)
 
 
 @pytest.fixture(autouse=True)
@@ -21,12 +52,24 @@ def _nobody_elses_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Real servers, one of each for all tests of a process; a server starts when a test first asks for it."""
+    with Servers.below(tmp_path_factory.mktemp("servers")) as servers:
+        yield servers
+
+
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    catalog = open_catalog(tmp_path)
-    catalog.create_namespace(NAMESPACE)
-    yield Lake(tmp_path, catalog)
-    catalog.close()
+def place(pytestconfig: pytest.Config, tmp_path: Path, servers: Servers) -> Place:
+    """A lake with nothing in it."""
+    return empty_place(pytestconfig.stash[LAKE], tmp_path, servers)
+
+
+@pytest.fixture
+def lake(place: Place) -> Iterator[Lake]:
+    with closing(place.connect()) as catalog:
+        catalog.create_namespace(NAMESPACE)
+        yield Lake(place, catalog)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from benchmarks.workers.rows import daily_rows, day_of, orders_of
 from benchmarks.workers.streaming import time_stream
 from benchmarks.workers.tables import open_iceberg, open_manager
 from floe_dagster_iceberg import ArrowIcebergIOManager
+from floe_dagster_iceberg.telemetry.setup import TelemetrySettings, prepare
 
 _STOPWATCH = Stopwatch()
 _STRANGERS = count()
@@ -46,6 +47,12 @@ def _stranger(lake: Mapping[str, str]) -> Pipeline:
     settings = {"catalog_properties": {"benchmark.stranger": str(next(_STRANGERS))}}
     open_iceberg(lake, **settings).catalog.list_namespaces()
     return _pipeline(lake, **settings)
+
+
+def watch(endpoint: str) -> Mapping[str, Any]:
+    """From now on send spans and metrics to a collector."""
+    prepare(TelemetrySettings(endpoint, resource={"service.name": "benchmark"}))
+    return {}
 
 
 def write_partition(lake: Mapping[str, str], table: str, number: int, rows: int, *, seen: bool) -> Mapping[str, Any]:
@@ -108,6 +115,7 @@ if __name__ == "__main__":
         {
             operation.__name__: operation
             for operation in (
+                watch,
                 write_partition,
                 read_partition,
                 backfill,

@@ -86,11 +86,15 @@ def write(lake: Mapping[str, str], table: str, rows: int, days: int, *, by_hand:
 
 
 def backfill(lake: Mapping[str, str], table: str, days: int, rows: int, *, by_hand: bool) -> Mapping[str, Any]:
-    """Write many days in one run, from rows in memory."""
+    """Write many days in one run, from rows in memory. By hand it is a run as well, of an asset that writes itself."""
     pipeline, session = _pipeline(lake), _session(lake)
     frame = session.createDataFrame(pa.concat_tables(daily_rows(number, rows) for number in range(days)))
     if by_hand:
-        return _timed(lambda: _overwrite_by_hand(frame, table, days))
+
+        def overwrite() -> None:
+            _overwrite_by_hand(frame, table, days)
+
+        return _timed(lambda: pipeline.write_by_hand(table, overwrite, days=_window(days)))
 
     def single_run(_: AssetExecutionContext) -> DataFrame:
         return frame

@@ -10,8 +10,11 @@ from typing import Any, Self
 from pydantic import Field
 
 from floe_dagster_iceberg.artifacts import shapes, sources
+from floe_dagster_iceberg.artifacts.telemetry import TelemetrySection
 from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models import StaleTableRecoveryMode
 from floe_dagster_iceberg.models.base import FrozenModel
+from floe_dagster_iceberg.models.quantities import format_duration
 
 _logger = logging.getLogger(__name__)
 
@@ -39,6 +42,9 @@ class Governance(FrozenModel):
     snapshot_keep_last: int | None = Field(default=None, ge=1, description="Snapshots kept whatever their age.")
     data_retention_days: int | None = Field(default=None, ge=1, description="Row retention; reported, not enforced.")
     enforcement: EnforcementLevel = Field(default=EnforcementLevel.OFF, description="How strictly it holds.")
+    stale_table_recovery_mode: StaleTableRecoveryMode = Field(
+        default=StaleTableRecoveryMode.STRICT, description="What happens to a table whose metadata cannot be read."
+    )
 
     def check_expiry(self, *, max_age: timedelta | None = None, min_snapshots_to_keep: int | None = None) -> None:
         """Compare a maintenance setting with governance: refuse it, log it, or let it pass.
@@ -48,7 +54,8 @@ class Governance(FrozenModel):
         """
         problems = []
         if max_age is not None and self.snapshot_max_age is not None and max_age < self.snapshot_max_age:
-            problems.append(f"snapshots would expire after {max_age}, governance asks for {self.snapshot_max_age}")
+            given, asked = format_duration(max_age), format_duration(self.snapshot_max_age)
+            problems.append(f"snapshots would expire after {given}, governance asks for {asked}")
         if (
             min_snapshots_to_keep is not None
             and self.snapshot_keep_last is not None
@@ -148,9 +155,31 @@ class CompiledArtifacts(FrozenModel):
     def spark(self) -> SparkSettings:
         """Spark settings of `plugins.compute.config`."""
         config = {} if self.compute is None else self.compute.config
-        with shapes.faults_as_errors("plugins.compute.config"):
+        with shapes.faults_as_errors("plugins.compute.config", SparkSettings):
             known = {key: config[key] for key in SparkSettings.model_fields if config.get(key) is not None}
             return SparkSettings.model_validate(known)
+
+    @property
+    def telemetry(self) -> TelemetrySection | None:
+        """Telemetry settings of `observability.telemetry`; None when there are none.
+
+        Raises:
+            ValidationError: A key holds something else than it should.
+        """
+        written = self.observability.get("telemetry")
+        return None if written is None else TelemetrySection.read(written)
+
+    @property
+    def resource_attributes(self) -> dict[str, str]:
+        """What OpenTelemetry is told about the data product, unless `observability.telemetry` says otherwise."""
+        known = {
+            "service.name": self.product_name or "floe-dagster-iceberg",
+            "service.version": self.product_version,
+            "floe.namespace": self.default_namespace,
+            "floe.product.name": self.product_name,
+            "floe.product.version": self.product_version,
+        }
+        return {name: value for name, value in known.items() if value}
 
     @property
     def maintenance(self) -> dict[str, Any]:

@@ -1,25 +1,41 @@
 """The two shapes artifacts come in, told apart by their keys and never by a version."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic import ValidationError as PydanticError
 
 from floe_dagster_iceberg.artifacts.plugin_configs import catalog_config, storage_config, storage_type
 from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models.faults import describe_faults, nearest
 
 _RUNTIME_KEYS = frozenset({"resolved_profiles", "resolved_catalog", "resolved_layers", "catalog"})
 _FLOE_KEYS = frozenset({"plugins", "identity", "governance", "observability", "transforms", "metadata"})
 # The compiler's word for a catalog that speaks the REST protocol.
 _CATALOG_TYPES = {"nessie": "rest", "unity": "rest"}
+# What this package reads of the orchestrator's configuration.
+_ORCHESTRATOR_KEYS = ("default_namespace", "maintenance", "resource_presets", "executor")
+# So near that it is a slip of the hand; other keys of the producer's are further away.
+_MISSPELLED = 0.85
 
 
 class _Read(BaseModel):
     # The producer adds keys with every version; what we do not know does not concern us.
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+
+
+class _ReadWithCare(_Read):
+    """Where a misspelled key would be ignored, and with it a catalog, a schedule or a retention."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_key_is_misspelled(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            _refuse_misspelled(data, cls.model_fields)
+        return data
 
 
 class _Metadata(_Read):
@@ -33,18 +49,19 @@ class _Plugin(_Read):
     config: dict[str, Any] | None = None
 
 
-class _Plugins(_Read):
+class _Plugins(_ReadWithCare):
     compute: _Plugin | None = None
     orchestrator: _Plugin | None = None
     catalog: _Plugin | None = None
     storage: _Plugin | None = None
 
 
-class _Governance(_Read):
+class _Governance(_ReadWithCare):
     default_ttl_hours: float | None = Field(default=None, gt=0)
     snapshot_keep_last: int | None = Field(default=None, ge=1)
     data_retention_days: int | None = Field(default=None, ge=1)
-    policy_enforcement_level: str | None = Field(default=None, pattern="^(off|warn|strict)$")
+    policy_enforcement_level: Literal["off", "warn", "strict"] | None = None
+    stale_table_recovery_mode: Literal["strict", "repair"] | None = None
 
     def as_read(self) -> dict[str, Any]:
         hours = self.default_ttl_hours
@@ -53,6 +70,7 @@ class _Governance(_Read):
             "snapshot_keep_last": self.snapshot_keep_last,
             "data_retention_days": self.data_retention_days,
             "enforcement": self.policy_enforcement_level or "off",
+            "stale_table_recovery_mode": self.stale_table_recovery_mode or "strict",
         }
 
 
@@ -75,7 +93,10 @@ class _Shape(_Read):
         }
 
 
-class _FloeShape(_Shape):
+Shape = TypeVar("Shape", bound=_Shape)
+
+
+class _FloeShape(_Shape, _ReadWithCare):
     plugins: _Plugins = Field(default_factory=_Plugins)
 
 
@@ -100,34 +121,52 @@ class _RuntimeShape(_Shape):
 def read(data: Mapping[str, Any]) -> dict[str, Any]:
     """Turn artifacts of either shape into the fields of `CompiledArtifacts`."""
     if "plugins" not in data and not data.keys().isdisjoint(_RUNTIME_KEYS):
-        return _read_runtime(_RuntimeShape.model_validate(dict(data)))
+        return _read_runtime(_validated(_RuntimeShape, data))
     if data.keys().isdisjoint(_FLOE_KEYS):
         raise ValidationError(
             f"These are no compiled artifacts: top-level keys are {', '.join(sorted(map(str, data))) or 'none'}. "
             "Expected 'plugins', or 'resolved_profiles', or 'catalog'."
         )
-    return _read_floe(_FloeShape.model_validate(dict(data)))
+    return _read_floe(_validated(_FloeShape, data))
 
 
 @contextmanager
-def faults_as_errors(prefix: str = "") -> Iterator[None]:
-    """Raise a Pydantic error as ours, with the path of each offending key and without its value."""
+def faults_as_errors(
+    prefix: str = "", model: type[BaseModel] | None = None, *, with_values: bool = False
+) -> Iterator[None]:
+    """Raise a Pydantic error as ours, with the path of each offending key.
+
+    Args:
+        prefix: Where in the artifacts the model is.
+        model: The model that is validated; with it, unknown keys are compared with the known ones.
+        with_values: Whether to tell refused values, too; only where no secret can be.
+    """
     faults: list[str] = []
     try:
         yield
     except PydanticError as error:
         faults = [
-            f"{'.'.join(filter(None, [prefix, *map(str, fault['loc'])])) or 'artifacts'}: {fault['msg']}"
-            for fault in error.errors(include_input=False, include_url=False, include_context=False)
+            fault.sentence(".".join(filter(None, (prefix, fault.path))) or "artifacts")
+            for fault in describe_faults(error, model, with_values=with_values)
         ]
+    # Outside the except block: the Pydantic error quotes refused values, and must not be chained.
     if faults:
         raise ValidationError(f"Compiled artifacts are not valid. {'; '.join(faults)}.")
+
+
+def _validated(shape: type[Shape], data: Mapping[str, Any]) -> Shape:
+    with faults_as_errors(model=shape):
+        return shape.model_validate(dict(data))
 
 
 def _read_floe(shape: _FloeShape) -> dict[str, Any]:
     catalog, storage = shape.plugins.catalog, shape.plugins.storage
     orchestrator = shape.plugins.orchestrator
     own = (orchestrator.config if orchestrator else None) or {}
+    try:
+        _refuse_misspelled(own, _ORCHESTRATOR_KEYS)
+    except ValueError as error:
+        raise ValidationError(f"Compiled artifacts are not valid. plugins.orchestrator.config: {error}.") from None
     fields = {
         **shape.shared(),
         "compute": _as_written(shape.plugins.compute),
@@ -168,6 +207,13 @@ def _read_runtime(shape: _RuntimeShape) -> dict[str, Any]:
         name: layer.namespace.removeprefix(f"{warehouse}.") for name, layer in shape.resolved_layers.items()
     }
     return fields
+
+
+def _refuse_misspelled(given: Mapping[str, Any], known: Collection[str]) -> None:
+    absent = [name for name in known if name not in given]
+    for key in given:
+        if key not in known and (guess := nearest(str(key), absent, cutoff=_MISSPELLED)) is not None:
+            raise ValueError(f"'{key}' would be ignored (did you mean '{guess}'?)")
 
 
 def _as_written(plugin: _Plugin | None) -> dict[str, Any] | None:

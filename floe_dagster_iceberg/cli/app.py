@@ -6,11 +6,12 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import click
 from pydantic import BaseModel
 
+from floe_dagster_iceberg.cli.sentences import Told, in_our_words, warn
 from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceStatus
 from floe_dagster_iceberg.secrets import redact
@@ -43,16 +44,6 @@ def _operation(*, required: bool) -> Callable[[Command], Command]:
     )
 
 
-class _Told(click.ClickException):
-    """An error as a sentence, broken between words where the terminal ends."""
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        del file
-        from floe_dagster_iceberg.cli.console import cell, open_console  # noqa: PLC0415
-
-        open_console(to_errors=True).print(cell(f"Error: {self.format_message()}"))
-
-
 def _told_in_a_sentence(function: Command) -> Command:
     """A command whose errors are a sentence and exit code 1."""
 
@@ -63,7 +54,7 @@ def _told_in_a_sentence(function: Command) -> Command:
         except FloeStorageError as error:
             if debug:
                 click.echo(redact("".join(traceback.format_exception(error))), err=True)
-            raise _Told(redact(str(error))) from None
+            raise Told(redact(in_our_words(error))) from None
 
     return click.option("--debug", is_flag=True, help="Show where an error came from.")(run)
 
@@ -94,7 +85,7 @@ def main() -> None:
     Tables are named 'namespace.table'; without a namespace, the default one is meant. A GLOB is such
     a name with * or ?, in quotes: 'bronze.*'.
 
-    Nothing is changed by any command but 'maintain --execute', 'rollback' and 'init'.
+    No table is changed by any command but 'maintain --execute' and 'rollback'.
     """
     # The log of operations is for services. Here every error is told once, as a sentence.
     logging.getLogger("floe_dagster_iceberg").addHandler(logging.NullHandler())
@@ -105,7 +96,7 @@ def main() -> None:
 @click.option("--spark/--no-spark", default=True, help="Whether to check Java and Spark's jars, too.")
 @_on_a_lakehouse
 def doctor(*, artifacts: Path | None, as_json: bool, spark: bool) -> None:
-    """Check that pipelines can work from here: catalog, storage, permissions, Java and jars.
+    """Check that pipelines can work from here: artifacts, catalog, storage, permissions, Java and jars.
 
     A small object is written to the storage and removed again, as is a namespace in a SQL catalog.
     Ends with exit code 1 when something has to be mended; each line says what.
@@ -127,8 +118,10 @@ def tables(glob: str, *, artifacts: Path | None, as_json: bool) -> None:
     from floe_dagster_iceberg.cli import overview  # noqa: PLC0415
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
 
-    report = overview.survey(Lakehouse.open(artifacts), glob)
+    lakehouse = Lakehouse.open(artifacts)
+    report = overview.survey(lakehouse, glob)
     _print(report, overview.show, as_json=as_json)
+    warn(lakehouse.policy_fault)
     if any(entry.error for entry in report.tables):
         sys.exit(1)
 
@@ -139,7 +132,7 @@ def tables(glob: str, *, artifacts: Path | None, as_json: bool) -> None:
 @_json
 @_on_a_lakehouse
 def inspect(table: str, *, artifacts: Path | None, snapshots: int, as_json: bool) -> None:
-    """Show a table: columns, partitioning, health, properties, and its snapshots.
+    """Show a table: columns, partitioning, health, maintenance policy, properties, and its snapshots.
 
     Each snapshot names the Dagster run and the partition that made it.
     """
@@ -148,6 +141,7 @@ def inspect(table: str, *, artifacts: Path | None, snapshots: int, as_json: bool
 
     report = inspection.inspect(Lakehouse.open(artifacts), table, snapshots=snapshots)
     _print(report, inspection.show, as_json=as_json)
+    warn(*report.warnings)
 
 
 @main.command(short_help="Say what maintenance would do.")
@@ -230,6 +224,28 @@ def rollback(table: str, *, artifacts: Path | None, to: str | None, as_of: str |
     console.print(f"{foreseen.table} is at snapshot {foreseen.target.snapshot_id} now.")
 
 
+@main.command(short_help="Fetch Spark's jars into a folder.")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--for",
+    "places",
+    type=click.Choice(["sqlite", "postgres", "s3", "gcs", "azure"]),
+    multiple=True,
+    help="Where tables or their catalog are; may be given several times.",
+)
+@_told_in_a_sentence
+def jars(folder: Path, *, places: tuple[str, ...]) -> None:
+    """Fetch the jars that Spark needs for Iceberg into FOLDER, as when building an image.
+
+    $FLOE_SPARK_JARS then names that folder, and Spark starts without a network. REST catalogs
+    need no jar of their own.
+    """
+    from floe_dagster_iceberg.spark.jar_fetch import fetch_jars  # noqa: PLC0415
+
+    for jar in fetch_jars(places, folder):
+        click.echo(jar)
+
+
 @main.command(short_help="Write a small project to begin with.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @_told_in_a_sentence
@@ -272,7 +288,8 @@ def _look_after(
         engine=None if engine is None else MaintenanceEngine(engine),
         errors=open_console(to_errors=True),
     )
-    _print(report, functools.partial(upkeep.show, everything=everything), as_json=as_json)
+    doing = functools.partial(upkeep.command_for, glob=glob, engine=engine, artifacts=artifacts)
+    _print(report, functools.partial(upkeep.show, doing=doing, everything=everything), as_json=as_json)
     if any(entry.status is MaintenanceStatus.FAILED for entry in report.entries):
         sys.exit(1)
 

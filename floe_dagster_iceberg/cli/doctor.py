@@ -2,12 +2,14 @@
 
 import os
 import platform
+import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from dagster import DagsterInvalidConfigError, DefaultScheduleStatus, Definitions, validate_run_config
 from pyiceberg.schema import Schema
 from pyiceberg.types import BooleanType, NestedField
 from rich.console import Console
@@ -17,12 +19,16 @@ from floe_dagster_iceberg.cli.console import Listing, cell
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
 from floe_dagster_iceberg.cli.reports import Check, CheckState, DoctorReport
 from floe_dagster_iceberg.errors import CatalogConnectionError, FloeStorageError
+from floe_dagster_iceberg.factory import create_iceberg_resources
+from floe_dagster_iceberg.maintenance.schedules import job_name
+from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
 from floe_dagster_iceberg.plugins.lifecycle import run_within
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.secrets import redact
 
 # A store that answers at all does so in a second; a wrong address may never.
 _STORAGE_SECONDS: Final = 20.0
+_CATALOG_SECONDS: Final = 30.0
 _STYLES: Final = {
     CheckState.OK: "green",
     CheckState.WARNING: "yellow",
@@ -66,14 +72,15 @@ def _checks(artifacts: Path | None, *, spark: bool) -> Iterator[Check]:
         yield Check(name="catalog", state=CheckState.SKIPPED, message="Without artifacts there is no catalog to ask.")
         return
     [lakehouse] = opened
+    yield _check("definitions", lambda: _definitions(lakehouse))
     catalog = _check("catalog", lambda: _catalog(lakehouse))
     yield catalog
-    yield _check("storage", lambda: _storage(lakehouse))
+    yield _unless_told(catalog, _check("storage", lambda: _storage(lakehouse)))
     if catalog.state is CheckState.OK:
         yield _check("permissions", lambda: _permissions(lakehouse))
     if spark:
         yield _check("java", lambda: _java(lakehouse))
-        yield _check("jars", lambda: _jars(lakehouse))
+        yield _unless_told(catalog, _check("jars", lambda: _jars(lakehouse)))
 
 
 def _check(name: str, look: Callable[[], Verdict]) -> Check:
@@ -84,6 +91,13 @@ def _check(name: str, look: Callable[[], Verdict]) -> Check:
     return Check(name=name, state=state, message=redact(message))
 
 
+def _unless_told(earlier: Check, check: Check) -> Check:
+    """One fault is to be mended once."""
+    if check.state is CheckState.FAILED and check.message == earlier.message:
+        return Check(name=check.name, state=CheckState.SKIPPED, message=f"For the same reason as {earlier.name}.")
+    return check
+
+
 def _versions() -> Verdict:
     installed = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return CheckState.OK, f"{installed}, Python {platform.python_version()}"
@@ -91,8 +105,6 @@ def _versions() -> Verdict:
 
 def _artifacts(given: Path | None, opened: list[Lakehouse]) -> Verdict:
     lakehouse = Lakehouse.open(given)
-    # Maintenance reads further settings, and would only complain in the night.
-    lakehouse.sources.resolve()
     opened.append(lakehouse)
     if lakehouse.file is None:
         return CheckState.OK, "None: everything is in a SQLite catalog and files of its own (the embedded default)."
@@ -101,13 +113,37 @@ def _artifacts(given: Path | None, opened: list[Lakehouse]) -> Verdict:
     return CheckState.OK, f"{lakehouse.file} (by {named_by}): {catalog.catalog_type} catalog '{catalog.catalog_name}'."
 
 
+def _definitions(lakehouse: Lakehouse) -> Verdict:
+    """Whether a code location loads with these artifacts: policy, schedules, presets and executor."""
+    bundle = create_iceberg_resources(None if lakehouse.file is None else lakehouse.artifacts)
+    definitions = bundle.definitions()
+    Definitions.validate_loadable(definitions)
+    try:
+        # The executor's own configuration is looked at only by a run.
+        validate_run_config(definitions.resolve_job_def(job_name(MaintenanceAsset.COMPACTION)))
+    except DagsterInvalidConfigError as error:
+        # Only where and what; after that come the value, and all that is allowed.
+        what = re.split(r"\. (?=Expected:|Value )|\n", error.errors[0].message, maxsplit=1)[0]
+        return CheckState.FAILED, f"plugins.orchestrator.config.executor.config is not valid: {what}."
+    running = sum(schedule.default_status is DefaultScheduleStatus.RUNNING for schedule in bundle.schedules)
+    warning = lakehouse.sources.resolve().warning
+    if warning is not None:
+        return CheckState.WARNING, warning
+    return (
+        CheckState.OK,
+        f"They load. Of {len(bundle.schedules)} schedules of maintenance, {running} run by themselves.",
+    )
+
+
 def _catalog(lakehouse: Lakehouse) -> Verdict:
     if (file := lakehouse.missing_file) is not None:
         return _not_there_yet(file)
-    health = lakehouse.iceberg.health_check()
-    if not health.healthy:
-        return CheckState.FAILED, health.message
-    return CheckState.OK, f"It answers. Namespaces: {len(lakehouse.tables.list_namespaces())}."
+    try:
+        # Longer than a health check: what keeps the catalog from answering is known only after its retries.
+        namespaces = run_within(_CATALOG_SECONDS, lakehouse.tables.list_namespaces)
+    except TimeoutError as error:
+        raise CatalogConnectionError(lakehouse.iceberg.catalog_name, reason=str(error)) from error
+    return CheckState.OK, f"It answers. Namespaces: {len(namespaces)}."
 
 
 def _not_there_yet(file: Path) -> Verdict:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from pyiceberg.table import Table
 from rich.console import Console
@@ -13,15 +14,35 @@ from floe_dagster_iceberg.cli.reports import (
     FaultEntry,
     InspectReport,
     PartitionEntry,
+    PolicyEntry,
     RefEntry,
     SnapshotEntry,
 )
 from floe_dagster_iceberg.maintenance.checks import find_faults
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
-from floe_dagster_iceberg.maintenance.wording import format_bytes
+from floe_dagster_iceberg.maintenance.policy_sources import PolicySource
 from floe_dagster_iceberg.models import SnapshotInfo, TableHealth
+from floe_dagster_iceberg.models.quantities import counted, format_bytes
 from floe_dagster_iceberg.secrets import redact_properties
 from floe_dagster_iceberg.table.session import to_identifier
+
+# What of a policy concerns a single table, and what of that everybody wants to know.
+_OF_A_TABLE: Final = ("compaction.", "expiry.", "orphans.", "manifests.", "thresholds.", "engine")
+_TOLD: Final = frozenset(
+    {
+        "compaction.enabled",
+        "compaction.target_file_size_bytes",
+        "compaction.min_input_files",
+        "expiry.enabled",
+        "expiry.max_age",
+        "expiry.min_snapshots_to_keep",
+        "orphans.enabled",
+        "orphans.older_than",
+        "orphans.grace",
+        "manifests.enabled",
+        "manifests.min_manifests",
+    }
+)
 
 
 def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> InspectReport:
@@ -36,9 +57,10 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> InspectReport
         NoSuchTableError: There is no such table.
         ScanError: A file of its metadata is missing or cannot be read.
     """
-    table = lakehouse.tables.load_table(lakehouse.full_name(name))
+    table = lakehouse.load_table(name)
     identifier = to_identifier(table)
-    policy = lakehouse.sources.resolve(identifier, table.properties).policy
+    effective, problem = lakehouse.policy_of(table)
+    policy = effective.policy
     health = TableMaintenance(lakehouse.tables).health(identifier, policy)
     schema = table.schema()
     return InspectReport(
@@ -69,6 +91,8 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> InspectReport
             FaultEntry(message=fault.sentence, grave=fault.grave, remedy=fault.remedy)
             for fault in find_faults(health, policy.thresholds)
         ],
+        policy=[] if problem else PolicyEntry.of(effective, *_OF_A_TABLE),
+        warnings=[] if problem is None else [problem],
         snapshots=snapshot_entries(table, lakehouse.tables.list_snapshots(identifier, limit=snapshots)),
     )
 
@@ -92,6 +116,8 @@ def show(report: InspectReport, console: Console) -> None:
     if report.sort_order:
         console.print(cell(f"sorted by {', '.join(report.sort_order)}"))
     _show_health(report, console)
+    if not report.warnings:
+        show_policy([entry for entry in report.policy if entry.name in _TOLD or is_decided(entry)], console)
     if report.properties:
         heading(console, "Properties")
         for name, value in report.properties.items():
@@ -123,6 +149,23 @@ def show_snapshots(snapshots: Sequence[SnapshotEntry], console: Console) -> None
     listing.print(console)
 
 
+def show_policy(policy: Sequence[PolicyEntry], console: Console) -> None:
+    """Print a line per value, and who decided it."""
+    heading(console, "Maintenance policy")
+    if not policy:
+        console.print("the package's defaults")
+        return
+    listing = Listing("setting", "value", "decided by")
+    for entry in policy:
+        listing.add(entry.name, entry.value, entry.source)
+    listing.print(console)
+
+
+def is_decided(entry: PolicyEntry) -> bool:
+    """Whether somebody decided a value, and not the package."""
+    return entry.source is not PolicySource.DEFAULT
+
+
 def _show_columns(report: InspectReport, console: Console) -> None:
     heading(console, "Columns")
     # Types of nested columns are long; they may be folded.
@@ -143,12 +186,13 @@ def _show_health(report: InspectReport, console: Console) -> None:
 
 
 def _measures(health: TableHealth) -> Iterator[str]:
-    yield f"{health.records:,} rows in {health.data_files:,} files ({format_bytes(health.total_bytes)})"
+    files = f"{counted(health.data_files, 'file')} ({format_bytes(health.total_bytes)})"
+    yield f"{counted(health.records, 'row')} in {files}"
     yield f"{health.small_files or 0:,} of them small"
-    yield f"{health.delete_files:,} delete files"
-    yield f"{health.partitions or 0:,} partitions"
-    yield f"{health.manifests or 0:,} manifests"
-    yield f"{health.snapshots:,} snapshots"
+    yield counted(health.delete_files, "delete file")
+    yield counted(health.partitions or 0, "partition")
+    yield counted(health.manifests or 0, "manifest")
+    yield counted(health.snapshots, "snapshot")
     yield f"metadata of {format_bytes(health.metadata_json_bytes or 0)}"
 
 

@@ -4,22 +4,32 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.artifacts.sources import find_file
 from floe_dagster_iceberg.errors import NoSuchTableError, ValidationError
-from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
+from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySources
 from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.maintenance.table_selection import select_tables
 from floe_dagster_iceberg.models import TableIdentifier
+from floe_dagster_iceberg.models.faults import nearest
 from floe_dagster_iceberg.plugins.storage import embedded_home
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.secrets import resolve_text
 from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+from floe_dagster_iceberg.table.session import to_identifier
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
     from floe_dagster_iceberg.table.manager import IcebergTableManager
+
+EVERY_TABLE: Final = "*"
+# More than these nobody reads.
+_MOST_NAMED: Final = 10
+# Names of one namespace are alike in it already.
+_NEAR: Final = 0.75
 
 
 @dataclass(frozen=True)
@@ -96,16 +106,61 @@ class Lakehouse:
         is_bare = "." not in name and not set("*?[") & set(name)
         return f"{self.iceberg.default_namespace}.{name}" if is_bare else name
 
+    def load_table(self, name: str) -> "Table":
+        """The table of that name.
+
+        Raises:
+            NoSuchTableError: There is none; a name that is near is told.
+        """
+        full_name = self.full_name(name)
+        try:
+            return self.tables.load_table(full_name)
+        except NoSuchTableError:
+            raise self._not_found(full_name) from None
+
     def select(self, glob: str) -> list[TableIdentifier]:
-        """The tables that a glob or a name stands for.
+        """The tables that a glob or a name stands for; none only where all were asked for and there are none.
 
         Raises:
             NoSuchTableError: It is a name, and there is no such table.
+            ValidationError: It is a glob, and no table matches it.
         """
         selected = select_tables(self.tables, [self.full_name(glob)])
         for name in selected.missing:
-            raise NoSuchTableError(name)
+            raise self._not_found(name)
+        if not selected.found and glob != EVERY_TABLE:
+            raise ValidationError(f"No table matches '{glob}'. {self._what_there_is()}")
         return list(selected.found)
+
+    def policy_of(self, table: "Table") -> tuple[EffectivePolicy, str | None]:
+        """How a table is maintained; where that is not valid, the package's defaults, and what is wrong."""
+        try:
+            return self.sources.resolve(to_identifier(table), table.properties), None
+        except ValidationError as error:
+            return PolicySources().resolve(), str(error)
+
+    @property
+    def policy_fault(self) -> str | None:
+        """What is wrong with the artifacts' settings of maintenance."""
+        try:
+            self.sources.resolve()
+        except ValidationError as error:
+            return str(error)
+        return None
+
+    def _not_found(self, name: str) -> NoSuchTableError:
+        there = [str(table) for table in select_tables(self.tables, [EVERY_TABLE]).found]
+        same_name = (each for each in there if each.rpartition(".")[2] == name.rpartition(".")[2])
+        guess = nearest(name, there, cutoff=_NEAR) or next(same_name, None)
+        return NoSuchTableError(name, hint=f"Did you mean '{guess}'?" if guess else self._what_there_is())
+
+    def _what_there_is(self) -> str:
+        namespaces = self.tables.list_namespaces()
+        if not namespaces:
+            return "The catalog has no namespaces yet."
+        more = f" and {len(namespaces) - _MOST_NAMED} more" if len(namespaces) > _MOST_NAMED else ""
+        names = ", ".join(namespaces[:_MOST_NAMED])
+        return f"Tables are matched as 'namespace.table'; namespaces are {names}{more}."
 
 
 def _sqlite_file(uri: str) -> Path | None:

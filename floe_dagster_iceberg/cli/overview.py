@@ -6,8 +6,8 @@ from floe_dagster_iceberg.cli.console import Listing, cell, short_run
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
 from floe_dagster_iceberg.cli.reports import SnapshotEntry, TableEntry, TablesReport
 from floe_dagster_iceberg.errors import FloeStorageError
-from floe_dagster_iceberg.maintenance.wording import format_bytes
 from floe_dagster_iceberg.models import HealthTier, SnapshotInfo, TableIdentifier
+from floe_dagster_iceberg.models.quantities import format_bytes
 from floe_dagster_iceberg.secrets import redact
 from floe_dagster_iceberg.table.health import measure_health
 
@@ -23,7 +23,7 @@ def survey(lakehouse: Lakehouse, glob: str) -> TablesReport:
 def show(report: TablesReport, console: Console) -> None:
     """Print a line per table."""
     if not report.tables:
-        console.print(cell(f"Catalog '{report.catalog}' has no such table."))
+        console.print(cell(f"Catalog '{report.catalog}' has no tables yet."))
         return
     numbers = ("rows", "files", "size", "snapshots")
     listing = Listing(

@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import AwareDatetime, Field
 
+from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySource
 from floe_dagster_iceberg.models import (
     MaintenanceOperation,
     MaintenanceResult,
@@ -123,6 +124,19 @@ class RefEntry(FrozenModel):
     snapshot_id: int = Field(description="Where it stands.")
 
 
+class PolicyEntry(FrozenModel):
+    """A value of the policy by which a table is maintained, and who decided it."""
+
+    name: str = Field(description="Name of the value, such as expiry.max_age.")
+    value: str = Field(description="The value, as a person writes it.")
+    source: PolicySource = Field(description="Who decided it.")
+
+    @classmethod
+    def of(cls, policy: EffectivePolicy, *relevant: str) -> list[Self]:
+        """The values whose names begin with one of `relevant`."""
+        return [cls(name=name, value=value, source=source) for name, value, source in policy.describe(relevant)]
+
+
 class FaultEntry(FrozenModel):
     """A measure of health above its limit."""
 
@@ -144,6 +158,8 @@ class InspectReport(FrozenModel):
     refs: Items[RefEntry] = Field(description="Its branches and tags.")
     health: TableHealth = Field(description="State of its files and metadata.")
     faults: Items[FaultEntry] = Field(description="What is wrong with them.")
+    policy: Items[PolicyEntry] = Field(description="How it is maintained, and who decided that; empty if not valid.")
+    warnings: Items[str] = Field(description="What is wrong with that policy; it is maintained by none then.")
     snapshots: Items[SnapshotEntry] = Field(description="Its newest snapshots, newest first.")
 
 
@@ -156,6 +172,7 @@ class UpkeepEntry(FrozenModel):
     actionable: bool = Field(description="Whether there was something to do and nothing in the way.")
     note: str = Field(description="What would be or was done, or why nothing, in one sentence.")
     results: Items[MaintenanceResult] = Field(description="The results, with their plans.")
+    policy: Items[PolicyEntry] = Field(description="What the policy says about the operation, and who decided that.")
 
 
 class UpkeepReport(FrozenModel):

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import ancestors_of
 from rich.console import Console
 
 from floe_dagster_iceberg.cli.console import cell, heading
@@ -14,6 +13,7 @@ from floe_dagster_iceberg.cli.lakehouse import Lakehouse
 from floe_dagster_iceberg.cli.reports import SnapshotEntry
 from floe_dagster_iceberg.errors import RollbackError, SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import SnapshotInfo
+from floe_dagster_iceberg.table.ancestry import history_of
 from floe_dagster_iceberg.table.moments import to_timestamp_ms
 from floe_dagster_iceberg.table.ref_changes import find_in_history, find_in_time
 from floe_dagster_iceberg.table.session import to_identifier
@@ -53,7 +53,7 @@ def foresee(lakehouse: Lakehouse, name: str, *, to: str | None = None, as_of: st
         RollbackError: The snapshot is not part of main's history, or that begins later.
         ValidationError: The moment cannot be read.
     """
-    table = lakehouse.tables.load_table(lakehouse.full_name(name))
+    table = lakehouse.load_table(name)
     metadata, identifier = table.metadata, str(to_identifier(table))
     if as_of is not None:
         at_ms = to_timestamp_ms(_moment(as_of), argument="--as-of", table=identifier)
@@ -65,7 +65,7 @@ def foresee(lakehouse: Lakehouse, name: str, *, to: str | None = None, as_of: st
             raise SnapshotNotFoundError(identifier, to)
         target = find_in_history(metadata, identifier, int(to or 0) if snapshot_id is None else snapshot_id)
     history = []
-    for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
+    for snapshot in history_of(metadata, metadata.current_snapshot()):
         history.append(SnapshotInfo.from_pyiceberg_snapshot(snapshot))
         if snapshot.snapshot_id == target.snapshot_id:
             break

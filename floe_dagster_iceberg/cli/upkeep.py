@@ -1,19 +1,23 @@
 """`floe-iceberg plan` and `maintain`: the maintenance assets' own work, without Dagster."""
 
 import logging
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 from rich.status import Status
 
 from floe_dagster_iceberg.cli.console import Listing, cell
+from floe_dagster_iceberg.cli.inspection import is_decided, show_policy
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
-from floe_dagster_iceberg.cli.reports import UpkeepEntry, UpkeepReport
+from floe_dagster_iceberg.cli.reports import PolicyEntry, UpkeepEntry, UpkeepReport
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
 from floe_dagster_iceberg.maintenance.table_runs import MaintenanceRun, TableOutcome
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceStatus, PlanReason
+from floe_dagster_iceberg.models.quantities import counted
 
 _WORDS: Final = {
     PlanReason.RECOMMENDED: ("would run", "bold"),
@@ -46,11 +50,13 @@ def look_after(
 
     Raises:
         NoSuchTableError: A table is named that is not there.
-        ValidationError: The policy is not valid.
+        ValidationError: The policy is not valid, or no table matches.
     """
+    sources = lakehouse.sources.with_run(tables=(lakehouse.full_name(glob),), dry_run=dry_run, engine=engine)
+    # What is wrong for every table is told before the catalog is asked for them, which may not answer.
+    sources.resolve()
     if not lakehouse.select(glob):
         return UpkeepReport(dry_run=dry_run, entries=[])
-    sources = lakehouse.sources.with_run(tables=(lakehouse.full_name(glob),), dry_run=dry_run, engine=engine)
     entries = []
     with errors.status("Looking at the tables") as status:
         log = _progress_log(status, errors)
@@ -61,18 +67,20 @@ def look_after(
     return UpkeepReport(dry_run=dry_run, entries=entries)
 
 
-def show(report: UpkeepReport, console: Console, *, everything: bool = False) -> None:
+def show(report: UpkeepReport, console: Console, *, doing: Callable[[Sequence[str]], str], everything: bool) -> None:
     """Print a line per operation and table.
 
     Args:
         report: What maintenance would do, or did.
         console: Where to print it.
+        doing: The command that would do some operations.
         everything: Whether to tell also why nothing is to be done; of a single table it is always told.
     """
     if not report.entries:
-        console.print("The catalog has no such table.")
+        console.print("The catalog has no tables yet.")
         return
-    everything = everything or len({entry.table for entry in report.entries}) == 1
+    tables = len({entry.table for entry in report.entries})
+    everything = everything or tables == 1
     told = [entry for entry in report.entries if everything or not _is_idle(entry)]
     listing = Listing("table", "operation", "status", "what", sentence="what")
     for entry in told:
@@ -81,11 +89,23 @@ def show(report: UpkeepReport, console: Console, *, everything: bool = False) ->
     if told:
         listing.print(console)
     if silent := len(report.entries) - len(told):
-        tables = len({entry.table for entry in report.entries})
-        console.print(f"Nothing to do in {silent} of {len(report.entries)} cases ({tables} tables); --all tells why.")
-    if report.dry_run and any(entry.actionable for entry in report.entries):
+        cases = f"{silent} of {counted(len(report.entries), 'case')} ({counted(tables, 'table')})"
+        console.print(f"Nothing to do in {cases}; --all tells why.")
+    if tables == 1:
+        show_policy([value for entry in report.entries for value in entry.policy if is_decided(value)], console)
+    if report.dry_run and (to_do := dict.fromkeys(entry.operation for entry in report.entries if entry.actionable)):
         console.print()
-        console.print("Nothing was changed. 'floe-iceberg maintain' with --execute does it.")
+        console.print("Nothing was changed. This does it:")
+        console.print(cell(f"  {doing(list(to_do))}"), soft_wrap=True)
+
+
+def command_for(operations: Sequence[str], glob: str, *, engine: str | None, artifacts: Path | None) -> str:
+    """The command that does what was planned, to be pasted."""
+    words = ["floe-iceberg", "maintain", glob]
+    words += [word for operation in operations for word in ("--operation", operation)]
+    words += [] if engine is None else ["--engine", engine]
+    words += [] if artifacts is None else ["--artifacts", str(artifacts)]
+    return shlex.join([*words, "--execute"])
 
 
 def _is_idle(entry: UpkeepEntry) -> bool:
@@ -101,6 +121,7 @@ def _entry(operation: MaintenanceAsset, outcome: TableOutcome) -> UpkeepEntry:
         actionable=any(plan.is_actionable for plan in plans),
         note=outcome.note,
         results=outcome.results,
+        policy=[] if outcome.policy is None else PolicyEntry.of(outcome.policy, f"{operation.policy_section}."),
     )
 
 

@@ -52,8 +52,9 @@ class ArrowEngine:
 
     def deposit(self, data: Any, deposit: Deposit) -> Deposited:
         """Write a frame into its table, exactly once."""
-        budget = CommitBudget.from_config(self._manager.config)
-        return deposit_rows(self._manager.catalog, to_arrow_rows(data), deposit, budget)
+        manager, rows = self._manager, to_arrow_rows(data)
+        budget = CommitBudget.from_config(manager.config)
+        return manager.recovering(deposit.table, lambda: deposit_rows(manager.catalog, rows, deposit, budget))
 
     def loads(self, annotation: Any) -> bool:
         """Whether the annotation names a type that is read here; none at all means an Arrow table."""

@@ -17,6 +17,17 @@ def owner_of(context: OutputContext | InputContext) -> str:
     return f"asset '{context.asset_key.to_user_string()}'" if context.has_asset_key else f"output '{context.name}'"
 
 
+def name_of(kind: Any) -> str:
+    """What messages call a type or an annotation.
+
+    >>> name_of(list), name_of(Sequence)
+    ('list', 'collections.abc.Sequence')
+    """
+    if not isinstance(kind, type):
+        return str(kind)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def output_settings(context: OutputContext) -> AssetSettings:
     """Settings of an output: its own metadata over that of its definition."""
     return AssetSettings.from_metadata(context.definition_metadata, context.output_metadata, owner=owner_of(context))

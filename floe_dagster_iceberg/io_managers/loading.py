@@ -8,34 +8,39 @@ from typing import TYPE_CHECKING, Any
 from dagster import InputContext
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.io_managers.contexts import input_settings, owner_of, upstream_settings, wanted_type
+from floe_dagster_iceberg.io_managers.contexts import input_settings, name_of, owner_of, upstream_settings, wanted_type
 from floe_dagster_iceberg.io_managers.declared_schema import declared_schema
-from floe_dagster_iceberg.io_managers.engine import Withdrawal
+from floe_dagster_iceberg.io_managers.engine import Engine, Withdrawal
 from floe_dagster_iceberg.partitions import load_slice
-from floe_dagster_iceberg.run_identity import keys_produced_by
-from floe_dagster_iceberg.telemetry import Telemetry
+from floe_dagster_iceberg.run_identity import describe_run, keys_produced_by, telemetry_of
+from floe_dagster_iceberg.telemetry import attributes as names
 
 if TYPE_CHECKING:
     from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
 
-_telemetry = Telemetry()
-
 
 def read_input(io_manager: "IcebergIOManagerBase", context: InputContext) -> Any:
     """Read the rows of the upstream partitions as what the input's annotation names."""
-    annotation = wanted_type(context)
+    told = {names.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
+    with telemetry_of(context).operation("load_input", told) as operation:
+        withdrawal = build_withdrawal(io_manager, context)
+        operation.tell({names.TABLE: str(withdrawal.table), names.NAMESPACE: withdrawal.table.namespace})
+        annotation = wanted_type(context)
+        engine = _engine_for(io_manager, context, annotation)
+        operation.tell({names.ENGINE: engine.name})
+        return engine.withdraw(withdrawal, annotation)
+
+
+def _engine_for(io_manager: "IcebergIOManagerBase", context: InputContext, annotation: Any) -> Engine:
     engines = io_manager.engines()
     engine = next((engine for engine in engines if engine.loads(annotation)), None)
     if engine is None:
         loadable = ", ".join(engine.loadable_types for engine in engines)
         raise ValidationError(
-            f"The annotation {annotation!r} of {owner_of(context)} cannot be loaded from Iceberg. "
+            f"The annotation {name_of(annotation)} of {owner_of(context)} cannot be loaded from Iceberg. "
             f"Annotate it as one of: {loadable}."
         )
-    withdrawal = build_withdrawal(io_manager, context)
-    what = {"table.identifier": str(withdrawal.table), "engine": engine.name}
-    with _telemetry.operation("load_input", {"operation": "load_input", **what}):
-        return engine.withdraw(withdrawal, annotation)
+    return engine
 
 
 def build_withdrawal(io_manager: "IcebergIOManagerBase", context: InputContext) -> Withdrawal:

@@ -42,7 +42,8 @@ class SparkEngine:
 
         manager = self._iceberg.table_manager
         self._teach_catalog(data.sparkSession)
-        return deposit_frame(manager.catalog, data, deposit, CommitBudget.from_config(manager.config))
+        budget = CommitBudget.from_config(manager.config)
+        return manager.recovering(deposit.table, lambda: deposit_frame(manager.catalog, data, deposit, budget))
 
     def loads(self, annotation: Any) -> bool:
         """Whether the annotation names Spark's DataFrame."""

@@ -12,7 +12,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from floe_dagster_iceberg.asset_metadata import build_output_metadata
 from floe_dagster_iceberg.asset_settings import AssetSettings, RowsOutsidePartition
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.io_managers.contexts import output_settings, owner_of
+from floe_dagster_iceberg.io_managers.contexts import name_of, output_settings, owner_of
 from floe_dagster_iceberg.io_managers.engine import Engine
 from floe_dagster_iceberg.models import CommitStrategy, SnapshotInfo, WriteMode
 from floe_dagster_iceberg.models.writing import EvolutionMode
@@ -20,28 +20,32 @@ from floe_dagster_iceberg.partitions import derive_layout, load_slice, partition
 from floe_dagster_iceberg.run_identity import (
     build_idempotency_key,
     build_snapshot_properties,
+    describe_run,
     load_run_identity,
     set_data_version,
+    telemetry_of,
 )
 from floe_dagster_iceberg.table.deposit import Deposit, Deposited
 from floe_dagster_iceberg.table.scope import SliceScope
-from floe_dagster_iceberg.telemetry import Telemetry, describe_snapshot
+from floe_dagster_iceberg.telemetry import Operation, describe_written
+from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry.metrics import count_deduplicated, count_written
 
 if TYPE_CHECKING:
     from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
-
-_telemetry = Telemetry()
 
 
 def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, data: Any) -> None:
     """Write a frame into the table of an output, and report what that did."""
     started = time.perf_counter()
-    engine = _engine_for(io_manager, data, context)
-    deposit = build_deposit(io_manager, context)
-    what = {"table.identifier": str(deposit.table), "write.mode": deposit.mode.value, "engine": engine.name}
-    with _telemetry.operation("store_output", {"operation": "store_output", **what}) as span:
+    told = {names.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
+    with telemetry_of(context).operation("handle_output", told) as operation:
+        deposit = build_deposit(io_manager, context)
+        operation.tell(_describe(deposit))
+        engine = _engine_for(io_manager, data, context)
+        operation.tell({names.ENGINE: engine.name})
         deposited = engine.deposit(data, deposit)
-        describe_snapshot(span, SnapshotInfo.from_pyiceberg_snapshot(deposited.written.snapshot))
+        _tell(operation, deposited)
     _report(context, deposit, deposited, time.perf_counter() - started)
 
 
@@ -83,11 +87,10 @@ def _engine_for(io_manager: "IcebergIOManagerBase", data: Any, context: OutputCo
     for engine in io_manager.engines():
         if engine.accepts(data):
             return engine
-    kind = f"{type(data).__module__}.{type(data).__qualname__}"
     accepted = ", ".join(engine.accepted_types for engine in io_manager.engines())
     raise ValidationError(
-        f"The value of {owner_of(context)} is a {kind}, which {type(io_manager).__name__} cannot write to "
-        f"'{io_manager.table_of(context)}'. Return one of: {accepted}."
+        f"The value of {owner_of(context)} is a {name_of(type(data))}, which {type(io_manager).__name__} cannot write "
+        f"to '{io_manager.table_of(context)}'. Return one of: {accepted}."
     )
 
 
@@ -99,6 +102,32 @@ def _write_mode(io_manager: "IcebergIOManagerBase", context: OutputContext, sett
             'Set metadata {"iceberg/upsert_keys": ["<column>"]} on it, or another "iceberg/write_mode".'
         )
     return mode
+
+
+def _describe(deposit: Deposit) -> dict[str, Any]:
+    strategy = CommitStrategy.MERGE_COMMIT if deposit.merge_manifests else CommitStrategy.FAST_APPEND
+    return {
+        names.TABLE: str(deposit.table),
+        names.NAMESPACE: deposit.table.namespace,
+        names.WRITE_MODE: deposit.mode.value,
+        names.COMMIT_STRATEGY: strategy.value,
+    }
+
+
+def _tell(operation: Operation, deposited: Deposited) -> None:
+    snapshot = SnapshotInfo.from_pyiceberg_snapshot(deposited.written.snapshot)
+    operation.tell(
+        {
+            **describe_written(snapshot),
+            names.ATTEMPTS: deposited.written.attempts,
+            names.DEDUPLICATED: deposited.deduplicated,
+            names.TABLE_CREATED: deposited.created,
+        }
+    )
+    if deposited.deduplicated:
+        count_deduplicated(operation.told)
+    else:
+        count_written(snapshot, operation.told)
 
 
 def _report(context: OutputContext, deposit: Deposit, deposited: Deposited, seconds: float) -> None:

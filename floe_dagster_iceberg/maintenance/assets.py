@@ -29,6 +29,9 @@ from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
 from floe_dagster_iceberg.maintenance.table_runs import MaintenanceRun, TableOutcome
 from floe_dagster_iceberg.models import MaintenanceStatus
 from floe_dagster_iceberg.resources import IcebergResource
+from floe_dagster_iceberg.run_identity import describe_asset_run, telemetry_of_run
+from floe_dagster_iceberg.telemetry import Operation
+from floe_dagster_iceberg.telemetry import attributes as names
 
 Step = Callable[..., MaterializeResult[None]]
 
@@ -72,7 +75,15 @@ class MaintenanceWiring:
         """Everything one step needs; Spark is not started before it is used."""
         iceberg: IcebergResource = getattr(context.resources, self.iceberg_resource_key)
         manager = iceberg.table_manager
-        maintenance = TableMaintenance(manager, spark=self._spark(context), progress=context.log.info)
+        maintenance = TableMaintenance(
+            manager,
+            spark=self._spark(context),
+            progress=context.log.info,
+            snapshot_properties={
+                "dagster.run-id": context.run.run_id,
+                "dagster.asset-key": maintenance_key(which).to_user_string(),
+            },
+        )
         return MaintenanceRun(which, manager, maintenance, sources, context.log)
 
     def _spark(self, context: Any) -> Callable[[], Any] | None:
@@ -102,9 +113,10 @@ def _health_step(wiring: MaintenanceWiring) -> Step:
 
     def measure(context: AssetExecutionContext, config: HealthConfig) -> MaterializeResult:  # type: ignore[type-arg]
         started = time.perf_counter()
-        with _whole_run_failures():
+        with _whole_run(which, context) as operation:
             run = wiring.open_run(which, context, config.apply_to(wiring.sources))
             outcomes = run.measure(config.health_tier)
+            operation.tell({names.TABLES: len(outcomes)})
         metadata = build_health_metadata(outcomes, run.policy, seconds=time.perf_counter() - started)
         return _conclude(which, outcomes, metadata, config)
 
@@ -137,18 +149,21 @@ def _operate(
     work: Callable[[MaintenanceRun], list[TableOutcome]],
 ) -> MaterializeResult[None]:
     started = time.perf_counter()
-    with _whole_run_failures():
+    with _whole_run(which, context) as operation:
         run = wiring.open_run(which, context, config.apply_to(wiring.sources))
         outcomes = work(run)
+        operation.tell({names.TABLES: len(outcomes)})
     metadata = build_operation_metadata(which, outcomes, run.policy, seconds=time.perf_counter() - started)
     return _conclude(which, outcomes, metadata, config)
 
 
 @contextmanager
-def _whole_run_failures() -> Iterator[None]:
-    """What concerns no single table, such as a catalog that cannot be reached, fails the run."""
+def _whole_run(which: MaintenanceAsset, context: AssetExecutionContext) -> Iterator[Operation]:
+    """One operation. What concerns no single table, such as a catalog that cannot be reached, fails the run."""
+    told = {names.MAINTENANCE_ASSET: which.value, **describe_asset_run(context)}
     try:
-        yield
+        with telemetry_of_run().operation("run_maintenance", told) as operation:
+            yield operation
     except FloeStorageError as error:
         raise to_failure(error) from error
 

@@ -24,6 +24,7 @@ from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.pictures import draw_histogram
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
 from floe_dagster_iceberg.maintenance.table_runs import gain_of
+from floe_dagster_iceberg.maintenance.wording import format_setting
 from floe_dagster_iceberg.models import (
     HealthThresholds,
     MaintenanceOperation,
@@ -46,6 +47,7 @@ class _Measure:
     value: Callable[[TableHealth], float | None]
     threshold: Callable[[HealthThresholds], Threshold]
     remedy: MaintenanceOperation
+    words: str
 
 
 _MEASURES: Final[Mapping[str, _Measure]] = {
@@ -53,31 +55,37 @@ _MEASURES: Final[Mapping[str, _Measure]] = {
         lambda health: _if_work(health, health.small_files),
         lambda thresholds: thresholds.small_files,
         MaintenanceOperation.COMPACTION,
+        "{} small files",
     ),
     "small_file_share": _Measure(
         lambda health: _if_many(health, _if_work(health, health.small_file_share)),
         lambda thresholds: thresholds.small_file_share,
         MaintenanceOperation.COMPACTION,
+        "small file share is {}",
     ),
     "delete_ratio": _Measure(
         lambda health: _if_many(health, health.delete_ratio),
         lambda thresholds: thresholds.delete_ratio,
         MaintenanceOperation.COMPACTION,
+        "{} delete files per data file",
     ),
     "snapshots": _Measure(
         lambda health: health.snapshots,
         lambda thresholds: thresholds.snapshots,
         MaintenanceOperation.SNAPSHOT_EXPIRY,
+        "{} snapshots",
     ),
     "manifests": _Measure(
         lambda health: health.manifests,
         lambda thresholds: thresholds.manifests,
         MaintenanceOperation.MANIFESTS,
+        "{} manifests",
     ),
     "metadata_json_bytes": _Measure(
         lambda health: health.metadata_json_bytes,
         lambda thresholds: thresholds.metadata_json_bytes,
         MaintenanceOperation.SNAPSHOT_EXPIRY,
+        "metadata of {}",
     ),
 }
 
@@ -194,7 +202,8 @@ def find_faults(health: TableHealth, thresholds: HealthThresholds) -> Iterator[F
         if value is None or value <= limits.warn:
             continue
         limit = limits.error if value > limits.error else limits.warn
-        sentence = f"{name.replace('_', ' ')} is {value:g}, more than {limit:g}: run {measure.remedy}"
+        found = measure.words.format(format_setting(name, value))
+        sentence = f"{found}, more than {format_setting(name, limit)}: run {measure.remedy}"
         yield Fault(sentence, value > limits.error, measure.remedy)
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from pyiceberg.manifest import FileFormat
 
 from floe_dagster_iceberg.models import CompactionStrategyType, MaintenanceEngine
+from floe_dagster_iceberg.models.quantities import format_bytes
 from floe_dagster_iceberg.table.file_groups import FileGroup
 from floe_dagster_iceberg.table.health import LiveFiles
 
@@ -70,7 +71,7 @@ def compaction_needs_spark(
         return f"{others} data files are not Parquet"
     largest = max((group.total_bytes for group in groups), default=0)
     if strategy is CompactionStrategyType.SORT and largest > MOST_BYTES_TO_SORT:
-        return f"A partition of {largest} bytes would be sorted in memory"
+        return f"A partition of {format_bytes(largest)} would be sorted in memory"
     return None
 
 

@@ -1,6 +1,6 @@
 """Plans made and carried out, on the engine that fits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -22,6 +22,7 @@ from floe_dagster_iceberg.table.health import to_group_limits
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 from floe_dagster_iceberg.table.manifest_rewrite import rewrite_manifests
 from floe_dagster_iceberg.table.orphans import OrphanSearch, purge_quarantine, quarantine_orphans
+from floe_dagster_iceberg.telemetry.metrics import count_reclaimed
 
 if TYPE_CHECKING:
     # They load pyspark, which only those need who have a session.
@@ -47,12 +48,18 @@ class TaskRunner:
         manager: The tables' manager.
         spark: Returns a session when one is needed; None when there is none.
         progress: Told what has been done, in words.
+        snapshot_properties: Kept in every snapshot that is made.
     """
 
     def __init__(
-        self, manager: IcebergTableManager, spark: "SparkProvider | None", progress: Callable[[str], None] | None
+        self,
+        manager: IcebergTableManager,
+        spark: "SparkProvider | None",
+        progress: Callable[[str], None] | None,
+        snapshot_properties: Mapping[str, str],
     ) -> None:
         self._manager, self._spark, self._progress = manager, spark, progress
+        self._snapshot_properties = snapshot_properties
         self._neighbourhood = Neighbourhood(manager)
 
     def plan(self, task: Task) -> Planned:
@@ -107,7 +114,14 @@ class TaskRunner:
         while True:
             limits = replace(limits, max_bytes=left, max_groups=_GROUPS_PER_COMMIT if policy.partial_progress else None)
             try:
-                rewrite = rewrite_files(task.table, strategy, self._budget, limits=limits, progress=self._progress)
+                rewrite = rewrite_files(
+                    task.table,
+                    strategy,
+                    self._budget,
+                    limits=limits,
+                    progress=self._progress,
+                    snapshot_properties=self._snapshot_properties,
+                )
             except CommitConflictError:
                 if not rewrites:
                     raise
@@ -132,7 +146,9 @@ class TaskRunner:
         )
 
     def _rewrite_manifests(self, task: Task) -> Work:
-        rewrite = rewrite_manifests(task.table, task.policy.manifests, self._budget)
+        rewrite = rewrite_manifests(
+            task.table, task.policy.manifests, self._budget, snapshot_properties=self._snapshot_properties
+        )
         if not rewrite.removed:
             return NOTHING_LEFT
         return Work(
@@ -146,6 +162,7 @@ class TaskRunner:
         if found is None:
             return NOTHING_LEFT
         gone = [file for quarantine in found.due for file in purge_quarantine(task.table, quarantine)]
+        count_reclaimed(str(task.identifier), task.operation, sum(file.size_bytes for file in gone))
         gone += quarantine_orphans(task.table, found.orphans, now=task.now, progress=self._progress)
         return Work(files_removed=len(gone), bytes_removed=sum(file.size_bytes for file in gone))
 
@@ -157,7 +174,7 @@ class TaskRunner:
 
         if self._spark is None:
             raise EngineCapabilityError("There is no Spark session. Configure an IcebergSparkResource.", engine="spark")
-        return SparkRun(task, self._spark, self._budget, self._progress)
+        return SparkRun(task, self._spark, self._budget, self._progress, self._snapshot_properties)
 
 
 def _sum_of(rewrites: Sequence[FileRewrite]) -> Work:

@@ -1,7 +1,7 @@
 """Maintenance of tables: measured, planned, done. Knows nothing of Dagster, and starts nothing by itself."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,9 @@ from floe_dagster_iceberg.models import (
     TableHealth,
     TableIdentifier,
 )
-from floe_dagster_iceberg.telemetry import Telemetry, traced
+from floe_dagster_iceberg.telemetry import Operation, running_operation, tell_maintenance, traced
+from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry.metrics import set_health
 
 if TYPE_CHECKING:
     # The manager and what works on tables bring PyIceberg and Arrow along, seconds that loading must not cost.
@@ -42,7 +44,29 @@ _TIERS: Final = {
 
 
 def _describe(operation: MaintenanceOperation, table: object, *_: Any, **__: Any) -> dict[str, Any]:
-    return {"table.identifier": str(table), "maintenance.operation": operation.value}
+    return {**_describe_table(table), names.MAINTENANCE_OPERATION: operation.value}
+
+
+def _describe_table(table: object, *_: Any, **__: Any) -> dict[str, Any]:
+    return {names.TABLE: str(table), names.NAMESPACE: str(table).rpartition(".")[0]}
+
+
+def _tell_plan(operation: Operation, plan: MaintenancePlan) -> None:
+    operation.tell({names.ENGINE: plan.engine.value, names.PLAN_REASON: plan.reason.value})
+
+
+def _tell_health(operation: Operation, health: TableHealth) -> None:
+    operation.tell({names.SNAPSHOT_ID: health.snapshot_id, names.DATA_FILES: health.data_files})
+
+
+def _tell_restored(operation: Operation, files: int) -> None:
+    operation.tell({names.FILES_RESTORED: files})
+
+
+def _let_fail(error: FloeStorageError) -> None:
+    """The operation returns what went wrong; in its span it failed all the same."""
+    if (operation := running_operation()) is not None:
+        operation.fail(error)
 
 
 def _utc_now() -> datetime:
@@ -61,6 +85,7 @@ class TableMaintenance:
             Spark can do is planned as blocked.
         clock: Tells the time from which ages are counted.
         progress: Told what long operations have done so far, in words.
+        snapshot_properties: Kept in every snapshot that is made, such as the run that made it.
     """
 
     def __init__(
@@ -70,10 +95,13 @@ class TableMaintenance:
         spark: "SparkProvider | None" = None,
         clock: Callable[[], datetime] = _utc_now,
         progress: Callable[[str], None] | None = None,
+        snapshot_properties: Mapping[str, str] | None = None,
     ) -> None:
         self._manager, self._spark, self._clock, self._progress = manager, spark, clock, progress
-        self._telemetry = Telemetry()
+        self._snapshot_properties = dict(snapshot_properties or {})
+        self._telemetry = manager.telemetry
 
+    @traced("measure_health", _describe_table, report=_tell_health)
     def health(
         self, table: str | TableIdentifier, policy: MaintenancePolicy, *, tier: HealthTier = HealthTier.FILES
     ) -> TableHealth:
@@ -90,7 +118,7 @@ class TableMaintenance:
         """
         return self._measure(self._manager.load_table(table), policy, tier)
 
-    @traced("plan_maintenance", _describe)
+    @traced("plan_maintenance", _describe, report=_tell_plan)
     def plan(
         self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
     ) -> MaintenancePlan:
@@ -103,7 +131,7 @@ class TableMaintenance:
         """
         return self._runner.plan(self._task(operation, table, policy)).plan
 
-    @traced("maintain_table", _describe)
+    @traced("maintain_table", _describe, report=tell_maintenance)
     def execute(
         self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
     ) -> MaintenanceResult:
@@ -135,9 +163,11 @@ class TableMaintenance:
         except CommitConflictError as lost:
             return report.left_for_next_run(lost.reason)
         except FloeStorageError as error:
+            _let_fail(error)
             return report.finish(MaintenanceStatus.FAILED, error=str(error))
         return report.left_for_next_run(work.lost, work) if work.lost else report.finish(MaintenanceStatus.DONE, work)
 
+    @traced("restore_orphans", _describe_table, report=_tell_restored)
     def restore_orphans(
         self, table: str | TableIdentifier, quarantine_id: str | None = None, *, dry_run: bool = False
     ) -> int:
@@ -163,7 +193,7 @@ class TableMaintenance:
     def _runner(self) -> "TaskRunner":
         from floe_dagster_iceberg.maintenance.execution import TaskRunner  # noqa: PLC0415 - it loads PyIceberg
 
-        return TaskRunner(self._manager, self._spark, self._progress)
+        return TaskRunner(self._manager, self._spark, self._progress, self._snapshot_properties)
 
     def _task(self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy) -> "Task":
         from floe_dagster_iceberg.maintenance.tasks import Task  # noqa: PLC0415 - it loads PyIceberg
@@ -176,7 +206,9 @@ class TableMaintenance:
     ) -> TableHealth:
         from floe_dagster_iceberg.table.health import measure_health  # noqa: PLC0415 - it loads PyIceberg
 
-        return measure_health(table, tier=tier, compaction=policy.compaction, now=self._clock(), live=live)
+        health = measure_health(table, tier=tier, compaction=policy.compaction, now=self._clock(), live=live)
+        set_health(health)
+        return health
 
 
 class _Report:

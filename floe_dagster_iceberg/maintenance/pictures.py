@@ -4,8 +4,8 @@ import base64
 from collections.abc import Sequence
 from typing import Final
 
-from floe_dagster_iceberg.maintenance.wording import format_bytes
 from floe_dagster_iceberg.models import FileSizeBin
+from floe_dagster_iceberg.models.quantities import format_bytes
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 220, 30
 _BEFORE, _AFTER, _TEXT = "#9aa5b1", "#4f43dd", "#7b8794"

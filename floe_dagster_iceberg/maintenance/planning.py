@@ -14,9 +14,9 @@ from floe_dagster_iceberg.maintenance.engines import (
     commit_needs_spark,
     compaction_needs_spark,
 )
-from floe_dagster_iceberg.maintenance.tasks import Task, format_age
-from floe_dagster_iceberg.maintenance.wording import format_bytes
+from floe_dagster_iceberg.maintenance.tasks import Task
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenancePlan, PlanReason
+from floe_dagster_iceberg.models.quantities import counted, format_bytes, format_duration
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.delete_groups import plan_delete_groups
 from floe_dagster_iceberg.table.expiry_run import forecast_expiry
@@ -50,7 +50,7 @@ def plan_compaction(task: Task) -> MaintenancePlan:
     if not groups:
         return task.plan(
             PlanReason.BUDGET_CAPPED,
-            f"{len(found)} groups of files are worth rewriting, and none fits into {format_bytes(max_bytes or 0)}.",
+            f"{counted(len(found), 'group')} of files worth rewriting; none fits into {format_bytes(max_bytes or 0)}.",
             engine=choice.engine,
             table_bytes=live.total_bytes,
         )
@@ -75,7 +75,8 @@ def plan_position_deletes(task: Task) -> MaintenancePlan:
     input_bytes = sum(file.file_size_in_bytes for file in files)
     return task.plan(
         PlanReason.RECOMMENDED,
-        f"Rewrite {len(files)} position delete files of {len(groups)} partitions into about {output_files}.",
+        f"Rewrite {counted(len(files), 'position delete file')} of {counted(len(groups), 'partition')} into about "
+        f"{output_files:,}.",
         engine=choice.engine,
         table_bytes=live.total_bytes,
         partitions=len(groups),
@@ -97,7 +98,7 @@ def plan_expiry(task: Task) -> MaintenancePlan:
     expired, refs, files = forecast.plan.snapshot_ids, forecast.plan.refs, forecast.files
     if not expired and not refs and not forecast.old_metadata.files:
         return task.nothing(
-            f"No snapshot is older than {format_age(policy.max_age)}, outside the newest "
+            f"No snapshot is older than {format_duration(policy.max_age)}, outside the newest "
             f"{policy.min_snapshots_to_keep} and without a branch or tag."
         )
     needs_spark = commit_needs_spark(table.metadata.format_version)
@@ -110,11 +111,11 @@ def plan_expiry(task: Task) -> MaintenancePlan:
             engine=choice.engine,
         )
     total_bytes = sum(file.size_bytes for file in files)
-    going = f"{len(expired)} of {len(table.metadata.snapshots)} snapshots"
-    named = f" and {len(refs)} branches or tags past their age" if refs else ""
+    going = f"{len(expired):,} of {counted(len(table.metadata.snapshots), 'snapshot')}"
+    named = f" and {counted(len(refs), 'branch or tag', 'branches or tags')} past their age" if refs else ""
     return task.plan(
         PlanReason.RECOMMENDED,
-        f"Expire {going}{named}, and delete {len(files)} files ({format_bytes(total_bytes)}).",
+        f"Expire {going}{named}, and delete {counted(len(files), 'file')} ({format_bytes(total_bytes)}).",
         engine=choice.engine,
         snapshots=len(expired),
         files=[file.location for file in files],
@@ -129,8 +130,8 @@ def plan_manifest_rewrite(task: Task) -> MaintenancePlan:
         groups = plan_manifests(table.metadata, table.io, policy)
     if not groups.is_worth_it(policy):
         return task.nothing(
-            f"{groups.manifests} manifests; from {policy.min_manifests} on they are put together, if at most half "
-            "as many are left then."
+            f"{counted(groups.manifests, 'manifest')}; from {policy.min_manifests} on they are put together, if at "
+            "most half as many are left then."
         )
     choice = choose_engine(task.policy.engine, _manifests_need_spark(task, groups), has_spark=task.has_spark)
     if choice.blocked_by is not None:
@@ -139,7 +140,7 @@ def plan_manifest_rewrite(task: Task) -> MaintenancePlan:
     total_bytes = sum(manifest.manifest_length for manifest in chosen)
     return task.plan(
         PlanReason.RECOMMENDED,
-        f"Put {len(chosen)} of {groups.manifests} manifests into about {groups.output_manifests}.",
+        f"Put {len(chosen):,} of {counted(groups.manifests, 'manifest')} into about {groups.output_manifests:,}.",
         engine=choice.engine,
         files=[manifest.manifest_path for manifest in chosen],
         input_bytes=total_bytes,
@@ -166,7 +167,7 @@ def plan_orphans(
     if choice.blocked_by is not None:
         return task.blocked(choice.blocked_by, engine=choice.engine), None
     if choice.engine is MaintenanceEngine.SPARK and policy.older_than < YOUNGEST_ORPHANS_OF_SPARK:
-        why = f"Spark finds no orphans younger than {format_age(YOUNGEST_ORPHANS_OF_SPARK)}"
+        why = f"Spark finds no orphans younger than {format_duration(YOUNGEST_ORPHANS_OF_SPARK)}"
         return task.blocked(f"{why}. Raise older_than, or use engine 'auto'.", engine=choice.engine), None
     try:
         rails.check_orphan_policy(table, policy, neighbours(table))
@@ -183,12 +184,14 @@ def plan_orphans(
     orphans, due = found.orphans.files, [file for quarantine in found.due for file in quarantine.files]
     due_bytes = sum(quarantine.total_bytes for quarantine in found.due)
     if not orphans and not due:
-        summary = f"None of {found.objects} files is an orphan older than {format_age(policy.older_than)}."
+        summary = (
+            f"None of {counted(found.objects, 'file')} is an orphan older than {format_duration(policy.older_than)}."
+        )
         return task.nothing(summary, engine=choice.engine), None
     plan = task.plan(
         PlanReason.RECOMMENDED,
-        f"Move {len(orphans)} orphans to quarantine, and delete {len(due)} files that were there for "
-        f"{format_age(policy.grace)}.",
+        f"Move {counted(len(orphans), 'orphan')} to quarantine, and delete {counted(len(due), 'file')} after "
+        f"{format_duration(policy.grace)} there.",
         engine=choice.engine,
         files=[*(file.location for file in orphans), *(file.quarantined_at for file in due)],
         input_bytes=found.orphans.total_bytes + due_bytes,
@@ -204,10 +207,11 @@ def _rewrite_plan(
     input_bytes = sum(group.total_bytes for group in groups)
     output_files = sum(group.output_files(target) for group in groups)
     partitions = len({group.partition for group in groups})
-    later = f" {waiting} more groups wait for the next run's budget." if waiting else ""
+    what = f"{counted(len(files), 'file')} of {counted(partitions, 'partition')}"
+    later = f" For the next run's budget: {counted(waiting, 'more group', 'more groups')}." if waiting else ""
     return task.plan(
         PlanReason.RECOMMENDED,
-        f"Rewrite {len(files)} files of {partitions} partitions into about {output_files}.{later}",
+        f"Rewrite {what} into about {output_files:,}.{later}",
         engine=engine,
         table_bytes=table_bytes,
         partitions=partitions,

@@ -1,17 +1,14 @@
 """The fields of a maintenance policy by their dotted names, and how text becomes their values."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
-from typing import Any, Final, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
 from floe_dagster_iceberg.models import MaintenancePolicy
-
-_DURATION: Final = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[smhdw])\s*")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+from floe_dagster_iceberg.models.quantities import parse_bytes, parse_duration
 
 
 @cache
@@ -71,8 +68,13 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def is_size(path: str) -> bool:
+    """Whether a value counts bytes."""
+    return any(part.endswith("_bytes") for part in path.split("."))
+
+
 def read_value(path: str, value: Any) -> Any:
-    """A value as validation takes it: '7d' for a duration, 'a, b' for several values; others as they are.
+    """A value as validation takes it: '7d' for a duration, '512MB' for a size, 'a, b' for several; others as they are.
 
     >>> read_value("expiry.max_age", "36h")
     datetime.timedelta(days=1, seconds=43200)
@@ -81,8 +83,11 @@ def read_value(path: str, value: Any) -> Any:
     if not isinstance(value, str) or kind is None:
         return value
     if kind is timedelta or timedelta in get_args(kind):
-        found = _DURATION.fullmatch(value)
-        return value if found is None else timedelta(seconds=float(found["number"]) * _SECONDS[found["unit"]])
+        duration = parse_duration(value)
+        return value if duration is None else duration
+    if is_size(path):
+        size = parse_bytes(value)
+        return value if size is None else size
     if get_origin(kind) is Sequence:
         return [part.strip() for part in value.split(",") if part.strip()]
     return value

@@ -1,13 +1,13 @@
 """Who decides how a table is maintained.
 
-Later wins: the package's defaults, governance, the artifacts, the table's own properties
-`floe.maintenance.*`, code, and the run's configuration. Every value of the outcome knows
-which of them it came from.
+Later wins: the package's defaults, Iceberg's own table properties `history.expire.*`, governance,
+the artifacts, the table's properties `floe.maintenance.*`, code, and the run's configuration.
+Every value of the outcome knows which of them it came from.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -16,11 +16,18 @@ import pydantic
 from floe_dagster_iceberg.artifacts import EnforcementLevel, Governance
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.policy_fields import flattened, nested, policy_fields, read_value, values_of
+from floe_dagster_iceberg.maintenance.wording import format_setting
 from floe_dagster_iceberg.models import ExpiryPolicy, MaintenancePolicy, TableIdentifier
+from floe_dagster_iceberg.models.faults import describe_faults, nearest
+from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
+from floe_dagster_iceberg.secrets import redact
 
 PROPERTY_PREFIX: Final = "floe.maintenance."
 # What maintenance itself notes on a table, such as when it last ran.
 _OWN_NOTES: Final = f"{PROPERTY_PREFIX}last-"
+_ICEBERG_AGE: Final = "history.expire.max-snapshot-age-ms"
+_NEVER_MS: Final = 100 * 365 * 86_400_000
+_ICEBERG_KEEP: Final = "history.expire.min-snapshots-to-keep"
 # What concerns the run, or is not for a table to say.
 _NOT_OF_A_TABLE: Final = ("tables", "dry_run", "budget.", "expiry.governance_min_age")
 
@@ -29,6 +36,7 @@ class PolicySource(StrEnum):
     """Who decided a value, weakest first."""
 
     DEFAULT = "package default"
+    ICEBERG = "Iceberg property"
     GOVERNANCE = "governance"
     ARTIFACTS = "artifacts"
     TABLE = "table property"
@@ -53,6 +61,14 @@ class EffectivePolicy:
     def values(self) -> dict[str, Any]:
         """Every value by its name."""
         return values_of(self.policy, given_only=False)
+
+    def describe(self, relevant: tuple[str, ...] = ("",)) -> list[tuple[str, str, PolicySource]]:
+        """Name, value and decider of each value whose name begins with one of `relevant`, as a person reads them."""
+        return [
+            (name, format_setting(name, value), self.sources[name])
+            for name, value in self.values().items()
+            if name.startswith(relevant)
+        ]
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,7 @@ class PolicySources:
         """
         layers = {
             PolicySource.DEFAULT: values_of(MaintenancePolicy(), given_only=False),
+            PolicySource.ICEBERG: _iceberg_values(properties or {}),
             PolicySource.GOVERNANCE: _governance_values(self.governance),
             PolicySource.ARTIFACTS: flattened(self.artifacts),
             PolicySource.TABLE: _property_values(properties or {}, table),
@@ -104,6 +121,18 @@ class PolicySources:
             sources["expiry.governance_min_age"] = PolicySource.GOVERNANCE
         policy = _validated(values, sources, table)
         return EffectivePolicy(policy, sources, _governance_warning(self.governance, policy.expiry, table))
+
+
+def _iceberg_values(properties: Mapping[str, str]) -> dict[str, Any]:
+    """What a table's owner tells every engine. It is not addressed to us: what we could not take does not count."""
+    age, keep = properties.get(_ICEBERG_AGE, ""), properties.get(_ICEBERG_KEEP, "")
+    values: dict[str, Any] = {}
+    # The largest number there is stands for never, and is more than Python can subtract from a date.
+    if age.isdecimal() and (max_age := timedelta(milliseconds=min(int(age), _NEVER_MS))) >= MIN_EXPIRY_AGE:
+        values["expiry.max_age"] = max_age
+    if keep.isdecimal() and int(keep) >= 1:
+        values["expiry.min_snapshots_to_keep"] = int(keep)
+    return values
 
 
 def _governance_values(governance: Governance) -> dict[str, Any]:
@@ -130,7 +159,7 @@ def _unknown_property_message(key: str, table: TableIdentifier | None) -> str:
     known = [
         PROPERTY_PREFIX + name.replace("_", "-") for name in policy_fields() if not name.startswith(_NOT_OF_A_TABLE)
     ]
-    guess = next(iter(difflib.get_close_matches(key, known, n=1)), None)
+    guess = nearest(key, known)
     hint = f"Did you mean '{guess}'?" if guess else f"Known are {', '.join(known)}."
     return f"Property '{key}' of table '{table}' is no maintenance setting. {hint}"
 
@@ -143,17 +172,17 @@ def _validated(
     except pydantic.ValidationError as error:
         whose = "The maintenance policy" if table is None else f"The maintenance policy of '{table}'"
         # Not chained: a filter holds data values, and Pydantic's own text may show them.
-        raise ValidationError(f"{whose} is not valid. {_reasons(error, sources)}.", table=table) from None
+        raise ValidationError(f"{whose} is not valid. {redact(_reasons(error, sources))}.", table=table) from None
 
 
 def _reasons(error: pydantic.ValidationError, sources: Mapping[str, PolicySource]) -> str:
     reasons = []
-    for fault in error.errors(include_url=False, include_input=False, include_context=False):
-        name = ".".join(str(part) for part in fault["loc"] if not isinstance(part, int))
+    for fault in describe_faults(error, MaintenancePolicy, with_values=True):
+        name = fault.path
         # A rule about several fields names only their section: whoever decided anything in it is concerned.
         deciders = {source for path, source in sources.items() if path == name or path.startswith(f"{name}.")}
         decided_by = ", ".join(sorted(deciders - {PolicySource.DEFAULT})) or PolicySource.DEFAULT
-        reasons.append(f"{name} ({decided_by}): {fault['msg'].removeprefix('Value error, ')}")
+        reasons.append(fault.sentence(f"{name} ({decided_by})"))
     return "; ".join(reasons)
 
 

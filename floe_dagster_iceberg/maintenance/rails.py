@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
-from floe_dagster_iceberg.maintenance.tasks import format_age
 from floe_dagster_iceberg.models import ExpiryPolicy, MaintenanceRail, OrphanPolicy
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE, MIN_ORPHAN_AGE
+from floe_dagster_iceberg.models.quantities import format_duration
 from floe_dagster_iceberg.table.orphans import OrphanSearch
 
 _GC_ENABLED = "gc.enabled"
@@ -20,17 +20,18 @@ def check_expiry(table: Table, policy: ExpiryPolicy) -> None:
         MaintenanceRefusedError: With the rail's name and what to do about it.
     """
     rails = _Rails(table, policy.overrides)
-    age, floor = format_age(policy.max_age), policy.governance_min_age
+    age, floor = format_duration(policy.max_age), policy.governance_min_age
     rails.refuse_if(
         MaintenanceRail.EXPIRY_AGE,
         policy.max_age < MIN_EXPIRY_AGE,
-        f"max_age {age} is below {format_age(MIN_EXPIRY_AGE)}, so running readers would lose their snapshot; raise it",
+        f"max_age of {age} is below {format_duration(MIN_EXPIRY_AGE)}, so running readers would lose their snapshot; "
+        "raise it",
     )
     if floor is not None:
         rails.refuse_if(
             MaintenanceRail.GOVERNANCE_RETENTION,
             policy.max_age < floor,
-            f"max_age {age} is below the {format_age(floor)} that governance demands; raise it",
+            f"max_age {age} is below the {format_duration(floor)} that governance demands; raise it",
         )
     rails.refuse_without_gc()
 
@@ -50,8 +51,8 @@ def check_orphan_policy(table: Table, policy: OrphanPolicy, neighbours: Sequence
     rails.refuse_if(
         MaintenanceRail.ORPHAN_AGE,
         policy.older_than < MIN_ORPHAN_AGE,
-        f"older_than {format_age(policy.older_than)} is below {format_age(MIN_ORPHAN_AGE)}, so files of running "
-        "writers would count as orphans; raise it",
+        f"older_than of {format_duration(policy.older_than)} is below {format_duration(MIN_ORPHAN_AGE)}, so files of "
+        "running writers would count as orphans; raise it",
     )
     rails.refuse_without_gc()
     rails.refuse_if(

@@ -8,8 +8,8 @@ from floe_dagster_iceberg.maintenance.pictures import add_bars, draw_histogram
 from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySource
 from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
 from floe_dagster_iceberg.maintenance.table_runs import TableOutcome
-from floe_dagster_iceberg.maintenance.wording import format_bytes, format_value
 from floe_dagster_iceberg.models import FileSizeBin, MaintenanceResult, MaintenanceStatus, TableHealth
+from floe_dagster_iceberg.models.quantities import format_bytes
 from floe_dagster_iceberg.secrets import redact
 
 # A table of more rows helps nobody, and every event is kept in Dagster's database.
@@ -165,25 +165,17 @@ def _health_row(outcome: TableOutcome) -> list[str]:
 
 
 def _policy_table(policy: EffectivePolicy, outcomes: Sequence[TableOutcome], relevant: tuple[str, ...]) -> str:
-    values = policy.values()
-    rows = [[name, _shown(name, values[name]), policy.sources[name]] for name in values if name.startswith(relevant)]
+    general = policy.describe(relevant)
+    rows, values = [*general], {(name, value) for name, value, _ in general}
     for outcome in outcomes:
         if outcome.policy is None:
             continue
-        own = outcome.policy.values()
         rows += [
-            [f"{name} of {outcome.table}", _shown(name, own[name]), source]
-            for name, source in outcome.policy.sources.items()
-            if source is PolicySource.TABLE and name.startswith(relevant)
+            (f"{name} of {outcome.table}", value, source)
+            for name, value, source in outcome.policy.describe(relevant)
+            if source is PolicySource.TABLE or (source is PolicySource.ICEBERG and (name, value) not in values)
         ]
     return _markdown(("setting", "value", "decided by"), rows)
-
-
-def _shown(name: str, value: object) -> str:
-    # A filter holds data values.
-    if name == "compaction.partition_filter" and value is not None:
-        return "set"
-    return format_value(value)
 
 
 def _bars(healths: Sequence[TableHealth | None]) -> Sequence[FileSizeBin]:

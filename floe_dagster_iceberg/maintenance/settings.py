@@ -1,6 +1,6 @@
 """What the artifacts say about maintenance: the policy, when it runs by itself, and in pods of what size."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self
@@ -10,7 +10,10 @@ from pydantic import AfterValidator, Field
 
 from floe_dagster_iceberg.artifacts.shapes import faults_as_errors
 from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models import MaintenancePolicy
 from floe_dagster_iceberg.models.base import FrozenModel
+from floe_dagster_iceberg.models.faults import unknown
+from floe_dagster_iceberg.models.maintenance import OperationPolicy
 
 _PATH: Final = "plugins.orchestrator.config.maintenance"
 
@@ -75,6 +78,9 @@ class _General(FrozenModel):
     compaction_sensor: SensorSettings = Field(default=SensorSettings(), description="The sensor.")
 
 
+_KNOWN: Final = tuple(dict.fromkeys((*_General.model_fields, *MaintenanceAsset, *MaintenancePolicy.model_fields)))
+
+
 @dataclass(frozen=True)
 class MaintenanceSettings:
     """The `maintenance` settings of the artifacts, taken apart.
@@ -102,19 +108,18 @@ class MaintenanceSettings:
             ValidationError: A setting is not valid; its path is named.
         """
         rest = dict(settings)
-        with faults_as_errors(_PATH):
+        _refuse_unknown(rest, _KNOWN, path=_PATH)
+        with faults_as_errors(_PATH, _General, with_values=True):
             general = _General.model_validate({name: rest.pop(name) for name in _General.model_fields if name in rest})
         schedules = {}
         for asset in MaintenanceAsset:
-            section = _pop_section(rest, asset)
+            name, section = _pop_section(rest, asset)
+            _refuse_unknown(section, [*ScheduleSettings.model_fields, *_policy_names(asset)], path=f"{_PATH}.{name}")
             own = {"enabled": section.get("enabled")}
-            own |= {name: section.pop(name) for name in ("cron", "timezone", "resources") if name in section}
-            with faults_as_errors(f"{_PATH}.{asset}"):
+            own |= {key: section.pop(key) for key in ("cron", "timezone", "resources") if key in section}
+            with faults_as_errors(f"{_PATH}.{name}", ScheduleSettings, with_values=True):
                 schedules[asset] = _complete(asset, ScheduleSettings.model_validate(own), general)
-            if asset is MaintenanceAsset.TABLE_HEALTH:
-                section.pop("enabled", None)
-                _refuse_leftovers(section, asset)
-            elif section:
+            if asset is not MaintenanceAsset.TABLE_HEALTH and section:
                 rest[asset.policy_section] = section
         return cls(policy=rest, schedules=schedules, sensor=general.compaction_sensor)
 
@@ -128,17 +133,24 @@ def _complete(asset: MaintenanceAsset, own: ScheduleSettings, general: _General)
     )
 
 
-def _pop_section(settings: dict[str, Any], asset: MaintenanceAsset) -> dict[str, Any]:
+def _pop_section(settings: dict[str, Any], asset: MaintenanceAsset) -> tuple[str, dict[str, Any]]:
+    """The section of an asset, and the name it goes by."""
     names = [name for name in dict.fromkeys((asset.value, asset.policy_section)) if name in settings]
     if len(names) > 1:
         raise ValidationError(f"{_PATH} has both '{names[0]}' and '{names[1]}', which are the same. Keep one.")
     section = settings.pop(names[0]) if names else {}
     if not isinstance(section, Mapping):
         raise ValidationError(f"{_PATH}.{names[0]} must be a mapping, not {type(section).__name__}.")
-    return dict(section)
+    return next(iter(names), asset.value), dict(section)
 
 
-def _refuse_leftovers(section: Mapping[str, Any], asset: MaintenanceAsset) -> None:
-    for name in section:
-        known = ", ".join(ScheduleSettings.model_fields)
-        raise ValidationError(f"{_PATH}.{asset}.{name} is not a setting. Known are {known}.")
+def _policy_names(asset: MaintenanceAsset) -> list[str]:
+    """Names of what the policy says about an asset; it says nothing about looking at tables."""
+    section = MaintenancePolicy.model_fields.get(asset.policy_section)
+    kind = None if section is None else section.annotation
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, OperationPolicy) else []
+
+
+def _refuse_unknown(settings: Mapping[str, Any], known: Sequence[str], *, path: str) -> None:
+    if faults := [f"{path}.{name} {unknown(str(name), known)}" for name in settings if name not in known]:
+        raise ValidationError(f"Compiled artifacts are not valid. {'; '.join(faults)}.")

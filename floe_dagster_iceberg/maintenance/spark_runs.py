@@ -1,6 +1,6 @@
 """Plans carried out by Spark's procedures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar, assert_never
@@ -12,6 +12,7 @@ from floe_dagster_iceberg.maintenance.tasks import NOTHING_LEFT, Task, Work
 from floe_dagster_iceberg.models import MaintenanceOperation, MaintenancePlan
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.spark.maintenance import ProcedureAnswer, SparkProcedures, SparkProvider
+from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_manifests
 from floe_dagster_iceberg.table.commit import CommitBudget
 from floe_dagster_iceberg.table.expiry import ExpiryPlan, Retention, plan_expiry
 from floe_dagster_iceberg.table.expiry_run import delete_old_metadata, to_retention
@@ -31,6 +32,7 @@ class SparkRun:
         provider: Returns the session.
         budget: How often to try against other writers.
         progress: Told what Spark begins, and what it has done.
+        snapshot_properties: Kept in every snapshot that is made; through Spark Connect none can be.
     """
 
     def __init__(
@@ -39,10 +41,11 @@ class SparkRun:
         provider: SparkProvider,
         budget: CommitBudget,
         progress: Callable[[str], None] | None = None,
+        snapshot_properties: Mapping[str, str] | None = None,
     ) -> None:
         self._task, self._table, self._budget, self._progress = task, task.table, budget, progress
         self._identifier = to_identifier(task.table)
-        self._procedures = SparkProcedures(provider(), task.table.catalog.name)
+        self._procedures = SparkProcedures(provider(), task.table.catalog.name, snapshot_properties)
 
     def run(self, plan: MaintenancePlan) -> Work:
         """Carry out a plan.
@@ -183,5 +186,5 @@ class SparkRun:
 def _manifest_bytes(table: Table) -> dict[str, int]:
     snapshot = table.current_snapshot()
     with translated(table.catalog.name, table=table_name(table)):
-        manifests = [] if snapshot is None else snapshot.manifests(table.io)
+        manifests = read_manifests(snapshot, table.io)
     return {manifest.manifest_path: manifest.manifest_length for manifest in manifests}

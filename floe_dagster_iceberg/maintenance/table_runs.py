@@ -23,6 +23,7 @@ from floe_dagster_iceberg.models import (
     TableHealth,
     TableIdentifier,
 )
+from floe_dagster_iceberg.models.quantities import counted, format_bytes, format_duration
 from floe_dagster_iceberg.secrets import redact
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class MaintenanceRun:
             else:
                 outcomes.append(prepared)
                 self._tell("not begun", prepared)
-        self._log.info(f"{self._asset}: {len(candidates)} tables to look at, {len(outcomes)} left out.")
+        self._log.info(f"{self._asset}: {counted(len(candidates), 'table')} to look at, {len(outcomes)} left out.")
         return candidates, outcomes
 
     def _prepare_table(self, table: TableIdentifier) -> _Candidate | TableOutcome:
@@ -185,7 +186,7 @@ class MaintenanceRun:
             health = self._maintenance.health(candidate.table, candidate.policy.policy, tier=tier)
         except FloeStorageError as error:
             return _failed(candidate.table, error, candidate.policy)
-        note = f"{health.data_files} files, {health.snapshots} snapshots."
+        note = f"{counted(health.data_files, 'file')}, {counted(health.snapshots, 'snapshot')}."
         return TableOutcome(str(candidate.table), MaintenanceStatus.DONE, note, health=health, policy=candidate.policy)
 
     def _restore(self, candidate: _Candidate) -> TableOutcome:
@@ -197,9 +198,9 @@ class MaintenanceRun:
         if not files:
             return _skipped(candidate, "No file is in quarantine.")
         status, note = (
-            (MaintenanceStatus.PLANNED, f"{files} files would move back from quarantine.")
+            (MaintenanceStatus.PLANNED, f"{counted(files, 'file')} would move back from quarantine.")
             if dry_run
-            else (MaintenanceStatus.DONE, f"{files} files moved back from quarantine.")
+            else (MaintenanceStatus.DONE, f"{counted(files, 'file')} moved back from quarantine.")
         )
         return TableOutcome(str(table), status, note, policy=candidate.policy)
 
@@ -244,10 +245,10 @@ class _Budget:
         """Why no further table is begun, or None."""
         seconds, time_limit = time.monotonic() - self._started, self._given.max_duration
         if time_limit is not None and seconds >= time_limit.total_seconds():
-            return f"The run's time of {time_limit} is used up; its turn comes with the next run."
+            return f"The run's time of {format_duration(time_limit)} is used up; its turn comes with the next run."
         given = self._given.max_rewrite_bytes
         if given is not None and self._rewritten >= given:
-            return f"The run's {given} bytes are used up; its turn comes with the next run."
+            return f"The run's budget of {format_bytes(given)} is used up; its turn comes with the next run."
         return None
 
     def note(self, outcome: TableOutcome) -> None:

@@ -1,7 +1,7 @@
 """One operation on one table, before anybody knows what is to be done."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from floe_dagster_iceberg.models import (
     TableIdentifier,
 )
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
+from floe_dagster_iceberg.models.quantities import format_duration
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.health import LiveFiles, read_live_files
 from floe_dagster_iceberg.table.maintenance_marks import last_run
@@ -129,17 +130,8 @@ def too_early(task: Task) -> MaintenancePlan | None:
         return None
     return task.plan(
         PlanReason.MIN_INTERVAL,
-        f"Last done {last:%Y-%m-%d %H:%M} UTC; the policy waits {format_age(own.min_interval)} in between.",
+        f"Last done {last:%Y-%m-%d %H:%M} UTC; the policy waits {format_duration(own.min_interval)} in between.",
     )
-
-
-def format_age(age: timedelta) -> str:
-    """An age as a person says it.
-
-    >>> format_age(timedelta(days=7)), format_age(timedelta(hours=36))
-    ('7 days', '1 day, 12:00:00')
-    """
-    return str(age).removesuffix(", 0:00:00")
 
 
 def _last_run(task: Task) -> datetime | None:

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Final, assert_never
 
+from floe_dagster_iceberg.maintenance.policy_fields import is_size
 from floe_dagster_iceberg.models import (
     MaintenanceOperation,
     MaintenancePlan,
@@ -10,6 +11,7 @@ from floe_dagster_iceberg.models import (
     MaintenanceStatus,
     PlanReason,
 )
+from floe_dagster_iceberg.models.quantities import counted, format_bytes, format_duration
 from floe_dagster_iceberg.secrets import redact
 
 _REASONS: Final = {
@@ -19,8 +21,6 @@ _REASONS: Final = {
     PlanReason.BUDGET_CAPPED: "It does not fit into what is left of the budget.",
     PlanReason.BLOCKED: "Blocked.",
 }
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_BYTES_PER_UNIT: Final = 1024
 
 
 def describe_result(result: MaintenanceResult) -> str:
@@ -42,43 +42,40 @@ def describe_plan(plan: MaintenancePlan) -> str:
 
 
 def _describe_work(result: MaintenanceResult) -> str:
-    removed = f"{result.files_removed} files ({format_bytes(result.bytes_removed)})"
+    removed = f"{counted(result.files_removed, 'file')} ({format_bytes(result.bytes_removed)})"
     match result.operation:
         case MaintenanceOperation.SNAPSHOT_EXPIRY:
-            return f"{result.snapshots_expired} snapshots expired, {removed} deleted."
+            return f"{counted(result.snapshots_expired, 'snapshot')} expired, {removed} deleted."
         case MaintenanceOperation.ORPHAN_FILES:
             return f"{removed} moved to quarantine or deleted from it."
         case MaintenanceOperation.MANIFESTS:
-            return f"{result.files_removed} manifests became {result.files_added}."
+            return f"{counted(result.files_removed, 'manifest')} became {result.files_added:,}."
         case MaintenanceOperation.COMPACTION | MaintenanceOperation.POSITION_DELETES:
-            return f"{removed} became {result.files_added} ({format_bytes(result.bytes_added)})."
+            return f"{removed} became {result.files_added:,} ({format_bytes(result.bytes_added)})."
         case _:
             assert_never(result.operation)
 
 
-def format_bytes(size: float) -> str:
-    """A size with a unit that keeps it short.
+def format_setting(name: str, value: object) -> str:
+    """A setting of a policy as a person writes it.
 
-    >>> format_bytes(1536)
-    '1.5 KiB'
+    >>> format_setting("expiry.max_age", timedelta(days=7)), format_setting("budget.max_rewrite_bytes", 2**30)
+    ('7 days', '1.0 GiB')
     """
-    for unit in _UNITS[:-1]:
-        if size < _BYTES_PER_UNIT:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= _BYTES_PER_UNIT
-    return f"{size:.1f} {_UNITS[-1]}"
-
-
-def format_value(value: object) -> str:
-    """A setting as a person writes it."""
     match value:
+        case None | ():
+            text = "none"
+        case _ if name == "compaction.partition_filter":
+            # A filter holds data values.
+            text = "set"
         case timedelta():
-            return str(value)
-        case tuple() | list():
-            return ", ".join(map(str, value)) or "none"
-        case None:
-            return "none"
+            text = format_duration(value)
+        case tuple():
+            text = ", ".join(map(str, value))
         case bool():
-            return "yes" if value else "no"
+            text = "yes" if value else "no"
+        case int() | float():
+            text = format_bytes(value) if is_size(name) else f"{round(value, 2):,}".removesuffix(".0")
         case _:
-            return str(value)
+            text = str(value)
+    return text

@@ -1,7 +1,12 @@
 """Frozen value types that users write or receive. No module here imports an engine."""
 
 from floe_dagster_iceberg.models.compaction import CompactionStrategy, CompactionStrategyType
-from floe_dagster_iceberg.models.config import IcebergIOManagerConfig, IcebergTableManagerConfig, RetryConfig
+from floe_dagster_iceberg.models.config import (
+    IcebergIOManagerConfig,
+    IcebergTableManagerConfig,
+    RetryConfig,
+    StaleTableRecoveryMode,
+)
 from floe_dagster_iceberg.models.evolution import SchemaChange, SchemaChangeType, SchemaEvolution
 from floe_dagster_iceberg.models.fields import (
     ColumnType,
@@ -82,6 +87,7 @@ __all__ = [
     "SchemaEvolution",
     "SchemaField",
     "SnapshotInfo",
+    "StaleTableRecoveryMode",
     "StructOf",
     "TableConfig",
     "TableHealth",

@@ -1,5 +1,6 @@
 """Settings of the table manager, the IO managers and retries."""
 
+from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
 from pydantic import AliasChoices, ConfigDict, Field, SecretStr, model_validator
@@ -8,6 +9,14 @@ from floe_dagster_iceberg.models.base import FrozenModel
 from floe_dagster_iceberg.models.compaction import DEFAULT_TARGET_FILE_SIZE_BYTES
 from floe_dagster_iceberg.models.identifiers import Namespace
 from floe_dagster_iceberg.models.writing import CommitStrategy, WriteMode
+
+
+class StaleTableRecoveryMode(StrEnum):
+    """What happens to a table whose metadata file is missing or cannot be read."""
+
+    STRICT = "strict"
+    REPAIR = "repair"
+
 
 _MILLISECONDS_PER_DAY: Final = 24 * 60 * 60 * 1000
 
@@ -40,6 +49,11 @@ class IcebergTableManagerConfig(FrozenModel):
     )
     default_commit_strategy: CommitStrategy = Field(
         default=CommitStrategy.FAST_APPEND, description="How writes treat manifests unless they say otherwise."
+    )
+    stale_table_recovery_mode: StaleTableRecoveryMode = Field(
+        default=StaleTableRecoveryMode.STRICT,
+        description="Whether a table whose metadata file is missing or broken is an error ('strict'), or is brought "
+        "back in the newest version that can be read ('repair'); commits after that version are lost.",
     )
     default_table_properties: dict[str, str] = Field(
         default_factory=_production_table_properties,

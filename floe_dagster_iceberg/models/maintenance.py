@@ -16,6 +16,7 @@ from floe_dagster_iceberg.models.compaction import (
     CompactionStrategyType,
     check_sort_columns,
 )
+from floe_dagster_iceberg.models.quantities import format_duration
 from floe_dagster_iceberg.models.writing import ColumnName, RowFilter
 
 MIN_EXPIRY_AGE: Final = timedelta(days=1)
@@ -154,8 +155,8 @@ class ExpiryPolicy(OperationPolicy):
     def _age_leaves_running_readers_alone(self) -> Self:
         if self.max_age < MIN_EXPIRY_AGE and MaintenanceRail.EXPIRY_AGE not in self.overrides:
             raise ValueError(
-                f"max_age {self.max_age} is below the floor of {MIN_EXPIRY_AGE}: running readers would lose their "
-                "snapshot. Raise it, or name 'expiry_age' in expiry.overrides."
+                f"max_age of {format_duration(self.max_age)} is below the floor of {format_duration(MIN_EXPIRY_AGE)}: "
+                "running readers would lose their snapshot. Raise it, or name 'expiry_age' in expiry.overrides"
             )
         return self
 
@@ -189,13 +190,14 @@ class OrphanPolicy(OperationPolicy):
     def _running_writers_are_left_alone(self) -> Self:
         if self.older_than < MIN_ORPHAN_AGE and MaintenanceRail.ORPHAN_AGE not in self.overrides:
             raise ValueError(
-                f"older_than {self.older_than} is below the floor of {MIN_ORPHAN_AGE}: files of running writers would "
-                "count as orphans. Raise it, or name 'orphan_age' in orphans.overrides."
+                f"older_than of {format_duration(self.older_than)} is below the floor of "
+                f"{format_duration(MIN_ORPHAN_AGE)}: files of running writers would count as orphans. Raise it, or "
+                "name 'orphan_age' in orphans.overrides"
             )
         if self.max_share > MAX_ORPHAN_SHARE and MaintenanceRail.ORPHAN_SHARE not in self.overrides:
             raise ValueError(
                 f"max_share {self.max_share} is above the ceiling of {MAX_ORPHAN_SHARE}: that many orphans point to a "
-                "wrong location. Lower it, or name 'orphan_share' in orphans.overrides."
+                "wrong location. Lower it, or name 'orphan_share' in orphans.overrides"
             )
         return self
 

@@ -4,13 +4,17 @@ A slice is a union of conjunctions: a row belongs to it when it meets every cons
 at least one of them. The resolver builds slices, each engine compiles them to its filter.
 """
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, time
 from typing import Annotated, Final, Self, TypeAlias
+from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, model_validator
 
 from floe_dagster_iceberg.models.base import FrozenModel
+
+# Enough to recognize a partition; a backfill may have thousands.
+_MOST_SHOWN: Final = 3
 
 
 def _to_utc(moment: datetime) -> datetime:
@@ -45,6 +49,10 @@ class TimeRange(FrozenModel):
             raise ValueError(f"window [{self.start.isoformat()}, {self.end.isoformat()}) is empty: end it later")
         return self
 
+    def __str__(self) -> str:
+        start, end = (_local(moment, self.timezone) for moment in (self.start, self.end))
+        return f"{self.column} from {start} to before {end} in {self.timezone}"
+
 
 class KeySet(FrozenModel):
     """Rows whose column holds one of some partition keys."""
@@ -53,6 +61,9 @@ class KeySet(FrozenModel):
     keys: Annotated[tuple[str, ...], BeforeValidator(_sorted_keys)] = Field(
         min_length=1, description="The partition keys, sorted, each once."
     )
+
+    def __str__(self) -> str:
+        return f"{self.column} is {_one_of([repr(key) for key in self.keys])}"
 
 
 Constraint: TypeAlias = TimeRange | KeySet
@@ -83,6 +94,22 @@ class PartitionSlice(FrozenModel):
     def is_no_rows(self) -> bool:
         """Whether no row belongs to the slice."""
         return not self.any_of
+
+    def __str__(self) -> str:
+        """Its columns, windows and keys, for people; never a value of a row."""
+        if self.is_all_rows or self.is_no_rows:
+            return "all rows" if self.is_all_rows else "no rows"
+        return _one_of([" and ".join(map(str, conjunction)) for conjunction in self.any_of])
+
+
+def _local(moment: datetime, timezone: str) -> str:
+    local = moment.astimezone(ZoneInfo(timezone))
+    return f"{local:%Y-%m-%d}" if local.time() == time(0) else f"{local:%Y-%m-%d %H:%M}"
+
+
+def _one_of(texts: Sequence[str]) -> str:
+    more = [f"one of {len(texts) - _MOST_SHOWN} more"] if len(texts) > _MOST_SHOWN else []
+    return " or ".join([*texts[:_MOST_SHOWN], *more])
 
 
 ALL_ROWS: Final = PartitionSlice(any_of=((),))

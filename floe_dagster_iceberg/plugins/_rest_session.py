@@ -1,7 +1,8 @@
 """PyIceberg's REST catalog with bounded HTTP. The only module of this folder that touches private parts of PyIceberg.
 
-`RestCatalog` offers no way to set time-outs, so three of its private members are used:
-`_create_session` is extended, `_load_file_io` is extended, `_auth_manager` is assigned.
+`RestCatalog` offers no way to set time-outs, so some of its private members are used:
+`_create_session`, `_load_file_io` and `_response_to_staged_table` are extended,
+`_resolve_storage_credentials` is called, `_auth_manager` is assigned.
 `tests/contract/test_plugins_pyiceberg_internals.py` fails when PyIceberg changes one of them.
 """
 
@@ -10,19 +11,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from opentelemetry import trace
 from pydantic import BaseModel, ValidationError
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.rest.auth import AuthManager, AuthManagerAdapter, NoopAuthManager
-from pyiceberg.exceptions import CommitStateUnknownException, ServerError, ServiceUnavailableError
+from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError, ServerError, ServiceUnavailableError
 from pyiceberg.io import FileIO
+from pyiceberg.table import StagedTable
+from pyiceberg.typedef import EMPTY_DICT
 from requests import Response, Session
 from requests.exceptions import RequestException
 
-from floe_dagster_iceberg.errors import CatalogAuthenticationError, CatalogConnectionError
-from floe_dagster_iceberg.plugins.base import TRACER
+from floe_dagster_iceberg.errors import CatalogAuthenticationError, CatalogConnectionError, EngineCapabilityError
 from floe_dagster_iceberg.plugins.http import HttpPolicy, bound_session, never_sent
 from floe_dagster_iceberg.secrets import remember_secret
+from floe_dagster_iceberg.telemetry import Telemetry
+from floe_dagster_iceberg.telemetry import attributes as names
+
+_telemetry = Telemetry()
 
 _ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
 _REFUSED_TOKEN = (401, 419)
@@ -57,10 +62,11 @@ class ClientCredentials(AuthManager):
         token_url: str,
         form: dict[str, str],
         policy: HttpPolicy,
+        system: str = "iceberg",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalog, self._token_url, self._form = catalog, token_url, form
-        self._policy, self._clock = policy, clock
+        self._policy, self._system, self._clock = policy, system, clock
         self._lock = threading.Lock()
         self._token: str | None = None
         self._expires_at = 0.0
@@ -78,25 +84,23 @@ class ClientCredentials(AuthManager):
             self._token = None
 
     def _renew(self) -> None:
-        with trace.get_tracer(TRACER).start_as_current_span(
-            "polaris.authenticate",
-            attributes={"scope": self._form.get("scope", "")},
-            # What a failed request says may hold more than anybody should see in a trace.
-            record_exception=False,
-            set_status_on_exception=False,
-        ):
-            response = self._ask()
-        if not response.ok:
-            raise self._refusal(response)
-        try:
-            token = _Token.model_validate_json(response.content)
-        except ValidationError:
-            # Not chained: Pydantic quotes what it refused, here possibly a token.
-            raise CatalogConnectionError(self._catalog, reason="the token endpoint's answer holds no token") from None
+        told = {names.CATALOG: self._catalog, names.SCOPES: self._form.get("scope", "")}
+        with _telemetry.operation("authenticate", told, prefix=self._system, is_logged=False):
+            token = self._ask_for_token()
         remember_secret(token.access_token)
         lifetime = float("inf") if token.expires_in is None else token.expires_in
         self._token = token.access_token
         self._expires_at = self._clock() + lifetime - min(_REFRESH_MARGIN_SECONDS, lifetime / 2)
+
+    def _ask_for_token(self) -> _Token:
+        response = self._ask()
+        if not response.ok:
+            raise self._refusal(response)
+        try:
+            return _Token.model_validate_json(response.content)
+        except ValidationError:
+            # Not chained: Pydantic quotes what it refused, here possibly a token.
+            raise CatalogConnectionError(self._catalog, reason="the token endpoint's answer holds no token") from None
 
     def _ask(self) -> Response:
         # Asking twice for a token does no harm, so every failure may be repeated.
@@ -139,6 +143,20 @@ class FloeRestCatalog(RestCatalog):
                 raise
             raise CommitStateUnknownException(f"{type(error).__name__} during a commit") from error
 
+    def purge_table(self, identifier: Any) -> None:
+        """Drop a table with its files; Polaris refuses that unless its catalog allows it."""
+        try:
+            super().purge_table(identifier)
+        except ForbiddenError as error:
+            name = ".".join(self.identifier_to_tuple(identifier))
+            raise EngineCapabilityError(
+                f"Catalog '{self.name}' refuses to purge '{name}' (HTTP 403). Drop it without purge: its files stay; "
+                "or allow it: the catalog property 'polaris.config.drop-with-purge.enabled' in Polaris, and the "
+                "privilege to drop with purge.",
+                engine="rest",
+                table=name,
+            ) from error
+
     def _create_session(self) -> Session:
         session = super()._create_session()
         # Left alone, PyIceberg sends "Bearer None" when it knows neither token nor client.
@@ -153,6 +171,15 @@ class FloeRestCatalog(RestCatalog):
     def _load_file_io(self, properties: Any = None, location: str | None = None) -> FileIO:
         return super()._load_file_io({**(properties or {}), **self._kept_storage_properties}, location)
 
+    def _response_to_staged_table(
+        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+    ) -> StagedTable:
+        # PyIceberg looks for lent credentials by the metadata file, which a table that is yet to come has not.
+        location = table_response.metadata.location
+        lent = self._resolve_storage_credentials(table_response.storage_credentials, location)
+        config = {**table_response.config, **lent}
+        return super()._response_to_staged_table(identifier_tuple, table_response.model_copy(update={"config": config}))
+
     def _on_response(self, response: Response, *_: Any, **__: Any) -> None:
         if response.status_code not in _REFUSED_TOKEN:
             return
@@ -161,6 +188,18 @@ class FloeRestCatalog(RestCatalog):
             response.close()
             raise CatalogAuthenticationError(str(self.name), reason=f"HTTP {response.status_code}")
         self._client_credentials.forget()
+
+
+class PolarisCatalog(FloeRestCatalog):
+    """The same for Polaris, whose own requests show in traces under its name."""
+
+    def create_namespace(self, namespace: Any, properties: Any = EMPTY_DICT) -> None:
+        """Create a namespace."""
+        levels = self.identifier_to_tuple(namespace)
+        # Names of properties only: their values are the user's.
+        told = {names.CATALOG: self.name, names.NAMESPACE: ".".join(levels), names.PROPERTY_NAMES: sorted(properties)}
+        with _telemetry.operation("create_namespace", told, prefix="polaris", is_logged=False):
+            super().create_namespace(namespace, properties)
 
 
 def _is_storage_key(key: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError
+from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError, ValidationError
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
@@ -106,7 +106,7 @@ class FloeSqlCatalog(SqlCatalog):
     def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
         location = orm_table.metadata_location
         if not location or (metadata := self._metadata_memory.get(location)) is None:
-            table = super()._convert_orm_to_iceberg(orm_table)
+            table = self._read_metadata(orm_table)
             self._metadata_memory.put(table.metadata_location, table.metadata)
             return table
         return Table(
@@ -116,6 +116,13 @@ class FloeSqlCatalog(SqlCatalog):
             io=self._load_file_io(metadata.properties, location),
             catalog=self,
         )
+
+    def _read_metadata(self, orm_table: Any) -> Table:
+        try:
+            return super()._convert_orm_to_iceberg(orm_table)
+        except ValidationError as error:
+            # PyIceberg does not say which file it was.
+            raise ValidationError(f"TableMetadata cannot be parsed: {orm_table.metadata_location}") from error
 
     def _update_and_stage_table(
         self, current_table: Table | None, table_identifier: Any, requirements: Any, updates: Any

@@ -15,9 +15,6 @@ from floe_dagster_iceberg.plugins.mapping import Setting, engine_properties, pas
 from floe_dagster_iceberg.plugins.protocols import HealthStatus
 from floe_dagster_iceberg.plugins.translation import translated
 
-# Not imported from telemetry: that brings structlog along, a quarter of a second for every code location.
-TRACER = "floe_dagster_iceberg"
-
 
 class PluginConfig(FrozenModel):
     """Configuration of a built-in plugin."""

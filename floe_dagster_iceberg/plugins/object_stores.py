@@ -1,6 +1,7 @@
 """Object stores: S3 and what speaks like it, Google Cloud Storage, Azure Data Lake."""
 
-from typing import ClassVar, Self
+import os
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,6 +9,9 @@ from floe_dagster_iceberg.plugins.base import PluginConfig, required
 from floe_dagster_iceberg.plugins.mapping import Setting, as_milliseconds, negated, resolved
 from floe_dagster_iceberg.plugins.storage import BuiltInStorage, StorageConfig
 from floe_dagster_iceberg.secrets import SecretValue, resolve_text
+
+# Of the AWS clients of every language. Neither Arrow nor Java's S3FileIO has a property that does the same.
+_CHECKSUM_VARIABLES: Final = ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION")
 
 
 class BucketConfig(StorageConfig):
@@ -41,6 +45,11 @@ class S3StorageConfig(BucketConfig):
     role_session_name: str | None = Field(default=None, description="Session name of the assumed role.")
     connect_timeout_seconds: float = Field(default=10, gt=0, description="Longest wait for a connection.")
     request_timeout_seconds: float = Field(default=60, gt=0, description="Longest wait for an answer.")
+    checksums: Literal["when_supported", "when_required"] | None = Field(
+        default=None,
+        description="'when_required' for stores that refuse the checksums AWS clients send unasked; "
+        "holds for all S3 clients of the process, and for the Spark that it starts.",
+    )
 
     @model_validator(mode="after")
     def _keys_come_in_pairs(self) -> Self:
@@ -87,7 +96,18 @@ class S3StoragePlugin(BuiltInStorage[S3StorageConfig]):
             java_value=as_milliseconds,
         ),
         Setting("py_io_impl", python="py-io-impl", java=None),
+        # No property of either engine: `startup` says it to the process.
+        Setting("checksums", python=None, java=None),
     )
+
+    def startup(self) -> None:
+        """Tell the S3 clients that this process is about to make, and its JVM, which checksums to send."""
+        if self.config.checksums is not None:
+            os.environ.update(dict.fromkeys(_CHECKSUM_VARIABLES, self.config.checksums))
+
+    def get_pyiceberg_fileio(self) -> Any:
+        self.startup()
+        return super().get_pyiceberg_fileio()
 
     def warehouse_uri(self) -> str | None:
         return self.config.location("s3")

@@ -3,12 +3,11 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from opentelemetry import trace
 from pydantic import BeforeValidator, Field, model_validator
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.models import RetryConfig
-from floe_dagster_iceberg.plugins.base import TRACER, BuiltInCatalog, CatalogConfig
+from floe_dagster_iceberg.plugins.base import BuiltInCatalog, CatalogConfig
 from floe_dagster_iceberg.plugins.mapping import Setting, as_milliseconds, resolved
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.secrets import SecretValue, is_secret_key
@@ -72,6 +71,7 @@ class RestCatalogPlugin(BuiltInCatalog[RestCatalogConfig]):
     name: ClassVar[str] = "rest"
     description: ClassVar[str] = "Iceberg REST catalog."
     config_type: ClassVar[type[CatalogConfig]] = RestCatalogConfig
+    is_polaris: ClassVar[bool] = False
     # Client id, secret and scope reach PyIceberg through our own authentication, not as properties.
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting("uri", python="uri", java="uri"),
@@ -105,13 +105,22 @@ class RestCatalogPlugin(BuiltInCatalog[RestCatalogConfig]):
         properties = {"type": "rest", "rest.client.max-retries": str(max(self.config.retry.max_attempts - 1, 1))}
         if (credential := self._credential()) is not None:
             properties |= {"credential": credential, "oauth2-server-uri": self.token_url}
+            # The credential gets a new token everywhere; few token endpoints exchange an old one for it.
+            properties["token-exchange-enabled"] = "false"
         if credential is not None or self.config.token is not None:
             properties["rest.auth.type"] = "oauth2"
+        if self.config.access_delegation == "vended-credentials":
+            # Spark would keep a table that did not change for minutes, and with it keys that may have expired.
+            properties["rest-table-cache.max-entries"] = "0"
         return {**properties, **super().spark_properties(), **self._delegation_header()}
 
     def open_catalog(self, properties: dict[str, str]) -> Any:
         # requests and PyIceberg's REST client are slow to import, and a code location needs neither.
-        from floe_dagster_iceberg.plugins._rest_session import ClientCredentials, FloeRestCatalog  # noqa: PLC0415
+        from floe_dagster_iceberg.plugins._rest_session import (  # noqa: PLC0415
+            ClientCredentials,
+            FloeRestCatalog,
+            PolarisCatalog,
+        )
         from floe_dagster_iceberg.plugins.http import HttpPolicy  # noqa: PLC0415
 
         policy = HttpPolicy(
@@ -122,11 +131,17 @@ class RestCatalogPlugin(BuiltInCatalog[RestCatalogConfig]):
         )
         form = self._token_form()
         auth = (
-            ClientCredentials(self.config.catalog_name, token_url=self.token_url, form=form, policy=policy)
+            ClientCredentials(
+                self.config.catalog_name,
+                token_url=self.token_url,
+                form=form,
+                policy=policy,
+                system="polaris" if self.is_polaris else "iceberg",
+            )
             if form
             else None
         )
-        return FloeRestCatalog(
+        return (PolarisCatalog if self.is_polaris else FloeRestCatalog)(
             self.config.catalog_name,
             policy=policy,
             auth=auth,
@@ -184,9 +199,4 @@ class PolarisCatalogPlugin(RestCatalogPlugin):
     name: ClassVar[str] = "polaris"
     description: ClassVar[str] = "Apache Polaris catalog."
     config_type: ClassVar[type[CatalogConfig]] = PolarisCatalogConfig
-
-    def create_namespace(self, namespace: str, properties: dict[str, str] | None = None) -> None:
-        # Names of properties only: their values are the user's.
-        attributes = {"namespace": namespace, "properties": sorted(properties or {})}
-        with trace.get_tracer(TRACER).start_as_current_span("polaris.create_namespace", attributes=attributes):
-            super().create_namespace(namespace, properties)
+    is_polaris: ClassVar[bool] = True

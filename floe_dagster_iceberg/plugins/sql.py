@@ -12,8 +12,8 @@ from floe_dagster_iceberg.plugins.base import BuiltInCatalog, CatalogConfig, req
 from floe_dagster_iceberg.plugins.mapping import Setting
 from floe_dagster_iceberg.secrets import SecretValue, remember_secret, resolve_text, secret_as_text
 
-_SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.50.3.0"
-_POSTGRESQL_JDBC = "org.postgresql:postgresql:42.7.7"
+SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.50.3.0"
+POSTGRESQL_JDBC = "org.postgresql:postgresql:42.7.7"
 
 
 class SqlCatalogConfig(CatalogConfig):
@@ -88,7 +88,7 @@ class SqlCatalogPlugin(BuiltInCatalog[SqlCatalogConfig]):
         }
 
     def spark_packages(self) -> list[str]:
-        return [_SQLITE_JDBC if self.url.startswith("sqlite") else _POSTGRESQL_JDBC]
+        return [SQLITE_JDBC if self.url.startswith("sqlite") else POSTGRESQL_JDBC]
 
     def _sqlite_file(self) -> Path | None:
         scheme, _, rest = self.url.partition(":///")

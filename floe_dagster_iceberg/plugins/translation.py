@@ -8,9 +8,12 @@ message never does.
 """
 
 import errno
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
+from textwrap import shorten
 from typing import Any
 
 from floe_dagster_iceberg.errors import (
@@ -24,13 +27,26 @@ from floe_dagster_iceberg.errors import (
     NoSuchNamespaceError,
     NoSuchTableError,
     ScanError,
+    StaleTableMetadataError,
     TableAlreadyExistsError,
     ValidationError,
     WriteError,
 )
-from floe_dagster_iceberg.plugins.scrubbing import scrub_exception, scrub_text
+from floe_dagster_iceberg.plugins.http_failures import describe_http_failure
+from floe_dagster_iceberg.secrets import scrub_exception, scrub_text
 
 _STORAGE_FULL = (errno.ENOSPC, errno.EDQUOT)
+# How object stores, through PyArrow, spell the same.
+_STORAGE_FULL_WORDS = ("HTTP status 507", "StorageFull", "QuotaExceeded", "InsufficientStorage")
+_STORAGE_REFUSES_WORDS = (
+    "ACCESS_DENIED",
+    "ExpiredToken",
+    "HTTP status 403",
+    "INVALID_ACCESS_KEY_ID",
+    "INVALID_CLIENT_TOKEN_ID",
+    "SIGNATURE_DOES_NOT_MATCH",
+)
+_METADATA_FILE = re.compile(r"[^\s'\"<>()\[\]]+\.metadata\.json")
 _STORAGE_REFUSES = (errno.EACCES, errno.EPERM, errno.EROFS)
 _LONGEST_REASON = 200
 # How PyArrow spells trouble with an object store that may be over in a minute.
@@ -64,8 +80,16 @@ class _Failed:
         kind = type(self.error).__name__
         if self.status is not None:
             return f"HTTP {self.status} ({kind})"
+        if (told := describe_http_failure(self.error)) is not None:
+            return told
         text = _first_line(str(getattr(self.error, "orig", None) or self.error))
         return f"{kind}: {text}" if text else kind
+
+    @property
+    def metadata_file(self) -> str | None:
+        """The metadata file of the table that the exception complains about, if it is one."""
+        found = None if self.table is None else _METADATA_FILE.search(str(self.error))
+        return None if found is None else found[0]
 
     @property
     def namespace_name(self) -> str:
@@ -119,10 +143,15 @@ def _outcome_unknown(failed: _Failed) -> FloeStorageError:
 
 
 def _no_such_table(failed: _Failed) -> FloeStorageError:
+    if failed.metadata_file is not None:
+        # A server that has the table and not its metadata file says 404, too.
+        return _stale_metadata(failed)
     return NoSuchTableError("(unnamed)" if failed.table is None else failed.table)
 
 
 def _no_such_namespace(failed: _Failed) -> FloeStorageError:
+    if failed.metadata_file is not None:
+        return _stale_metadata(failed)
     return NoSuchNamespaceError(failed.namespace_name)
 
 
@@ -153,7 +182,12 @@ def _view_exists(failed: _Failed) -> FloeStorageError:
 def _rest_error(failed: _Failed) -> FloeStorageError:
     # PyIceberg has no class of its own for most answers, so the status decides.
     if failed.status is None or failed.status >= 500:  # noqa: PLR2004 - the first status that blames the server
-        return _connection_lost(failed)
+        return _server_failed(failed)
+    if failed.status == HTTPStatus.NOT_FOUND and failed.table is not None:
+        return _no_such_table(failed)
+    if failed.status == HTTPStatus.NOT_FOUND and failed.namespace is not None:
+        # PyIceberg knows the namespace itself to be missing by a class of its own; here it is one above.
+        return NoSuchNamespaceError(failed.namespace_name.rpartition(".")[0] or failed.namespace_name)
     return ValidationError(
         f"The request for {failed.subject} was refused: {failed.reason}. "
         "Check the catalog's URI and warehouse, and that the server supports this operation.",
@@ -161,15 +195,21 @@ def _rest_error(failed: _Failed) -> FloeStorageError:
     )
 
 
+def _server_failed(failed: _Failed) -> FloeStorageError:
+    return _connection_lost(failed) if failed.metadata_file is None else _stale_metadata(failed)
+
+
+def _stale_metadata(failed: _Failed) -> FloeStorageError:
+    missing = isinstance(failed.error, FileNotFoundError) or failed.status == HTTPStatus.NOT_FOUND
+    reason = "the file is missing" if missing else "it makes no sense"
+    return StaleTableMetadataError(failed.table, metadata_location=failed.metadata_file, reason=reason)
+
+
 def _bad_metadata(failed: _Failed) -> FloeStorageError:
     # PyIceberg raises one class for a corrupt metadata file and for a schema that does not fit.
     if "TableMetadata" not in str(failed.error):
         return _refused(failed)
-    return ScanError(
-        f"The metadata of {failed.subject} cannot be parsed. "
-        "Restore the metadata file, or register the table again from an earlier one.",
-        table=failed.table,
-    )
+    return _stale_metadata(failed)
 
 
 def _unreadable_response(failed: _Failed) -> FloeStorageError:
@@ -208,12 +248,13 @@ def _database_conflict(failed: _Failed) -> FloeStorageError:
 
 def _storage_failed(failed: _Failed) -> FloeStorageError:
     number, text = getattr(failed.error, "errno", None), str(failed.error)
-    if number in _STORAGE_FULL:
+    if number in _STORAGE_FULL or any(word in text for word in _STORAGE_FULL_WORDS):
         return WriteError(
             f"The storage of {failed.subject} is full ({failed.reason}). Free some space, then run it again.",
             table=failed.table,
         )
-    if number in _STORAGE_REFUSES or "ACCESS_DENIED" in text or isinstance(failed.error, PermissionError):
+    refused = number in _STORAGE_REFUSES or any(word in text for word in _STORAGE_REFUSES_WORDS)
+    if refused or isinstance(failed.error, PermissionError):
         return WriteError(
             f"The storage of {failed.subject} denied access ({failed.reason}). "
             "Check the permissions of the warehouse location and the storage credentials.",
@@ -225,9 +266,10 @@ def _storage_failed(failed: _Failed) -> FloeStorageError:
 
 
 def _file_missing(failed: _Failed) -> FloeStorageError:
-    what = "metadata file" if ".metadata.json" in str(failed.error) else "file"
+    if failed.metadata_file is not None:
+        return _stale_metadata(failed)
     return ScanError(
-        f"A {what} of {failed.subject} is missing from storage ({failed.reason}). "
+        f"A file of {failed.subject} is missing from storage ({failed.reason}). "
         "Restore it, or roll the table back to a snapshot that does not need it.",
         table=failed.table,
     )
@@ -256,7 +298,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "pyiceberg.exceptions.OAuthError": _refused_credentials,
     "pyiceberg.exceptions.RESTError": _rest_error,
     "pyiceberg.exceptions.ResolveError": _refused,
-    "pyiceberg.exceptions.ServerError": _connection_lost,
+    "pyiceberg.exceptions.ServerError": _server_failed,
     "pyiceberg.exceptions.ServiceUnavailableError": _connection_lost,
     "pyiceberg.exceptions.SignError": _refused_credentials,
     "pyiceberg.exceptions.TableAlreadyExistsError": _table_exists,
@@ -294,7 +336,7 @@ def _translation_of(error: BaseException) -> Translation | None:
 
 def _first_line(text: str) -> str:
     lines = scrub_text(text).strip().splitlines()
-    return lines[0][:_LONGEST_REASON].rstrip(". ") if lines else ""
+    return shorten(lines[0], _LONGEST_REASON, placeholder=" …").rstrip(". ") if lines else ""
 
 
 def _dotted(identifier: Any) -> str:

@@ -15,6 +15,7 @@ import pyspark
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.secrets import REDACTION_REGEX, is_secret_key
+from floe_dagster_iceberg.spark.java import find_user_home
 from floe_dagster_iceberg.spark.logs import LogBridge
 from floe_dagster_iceberg.spark.packages import jar_conf, listed
 
@@ -59,7 +60,9 @@ class SparkSettings:
     @property
     def all_packages(self) -> frozenset[str]:
         """All jars by name: what catalog and storage need, and what the user's conf brings along."""
-        return frozenset({*self.packages, *listed(self.conf.get("spark.jars.packages"))})
+        named = {*self.packages, *listed(self.conf.get("spark.jars.packages"))}
+        # The same jar may be named in full by one and in short by the other.
+        return frozenset(name.split(":")[1] if ":" in name else name for name in named)
 
     @property
     def is_local(self) -> bool:
@@ -122,7 +125,7 @@ def application_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str
     }
     if settings.is_local:
         conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    if not _is_writable(Path.home()):
+    if (home_of_user := find_user_home()) is None or not os.access(home_of_user, os.W_OK):
         conf["spark.jars.ivy"] = str(scratch.folder / "ivy")
     conf |= {key: value for key, value in given.items() if not is_secret_key(key)}
     conf |= jar_conf(settings.packages, spark_version=pyspark.__version__, spark_home=home, given=given)
@@ -172,10 +175,6 @@ def _java_options(given: Mapping[str, str], scratch: Scratch) -> str:
     if "log4j2.configurationFile" not in theirs:
         ours.append(scratch.open_log().java_option)
     return " ".join([*ours, given.get(_JAVA_OPTIONS, "")]).strip()
-
-
-def _is_writable(folder: Path) -> bool:
-    return os.access(folder, os.W_OK)
 
 
 def _escaped(value: str) -> str:

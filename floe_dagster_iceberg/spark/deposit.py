@@ -21,14 +21,19 @@ from floe_dagster_iceberg.errors import (
 )
 from floe_dagster_iceberg.models import SnapshotInfo
 from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.spark.causes import shown
+from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, to_error
 from floe_dagster_iceberg.spark.frame_write import FrameWrite
 from floe_dagster_iceberg.spark.rows import FrameColumns
 from floe_dagster_iceberg.table.commit import CommitBudget
 from floe_dagster_iceberg.table.creation import load_if_there
 from floe_dagster_iceberg.table.deposit import Deposit, Deposited, open_new_table, sort_columns
 from floe_dagster_iceberg.table.idempotency import find_deposit
+from floe_dagster_iceberg.table.namespaces import ensure_namespace
 from floe_dagster_iceberg.table.stored_files import delete_many, list_files
 from floe_dagster_iceberg.table.write import RowsWritten
+from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import traced_step
 
 
 def deposit_frame(catalog: Catalog, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> Deposited:
@@ -45,6 +50,14 @@ def deposit_frame(catalog: Catalog, frame: DataFrame, deposit: Deposit, budget: 
         CommitOutcomeUnknownError: The catalog or Spark went away in the middle.
         WriteError: The frame could not be computed, or the storage refused its files.
     """
+    try:
+        return _deposit(catalog, frame, deposit, budget)
+    except SPARK_ERRORS as error:
+        # Over Spark Connect a frame is looked at only now, and its own mistakes show wherever that happens.
+        raise to_error(error, catalog=catalog.name, table=deposit.table) from shown(error)
+
+
+def _deposit(catalog: Catalog, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> Deposited:
     for _ in range(budget.retries):
         try:
             return _deposit_once(catalog, frame, deposit, budget)
@@ -81,24 +94,29 @@ def _into(table: Table, frame: DataFrame, deposit: Deposit, budget: CommitBudget
     return Deposited(FrameWrite(table, frame, deposit, budget).run())
 
 
+def _describe(creation: "_Creation") -> dict[str, str]:
+    return {names.TABLE: str(creation.name), names.NAMESPACE: creation.name.namespace, names.ENGINE: "pyiceberg"}
+
+
 class _Creation:
     """A table that is made for rows to come, and taken away again if they do not."""
 
     def __init__(self, catalog: Catalog, frame: DataFrame, deposit: Deposit) -> None:
-        self._catalog, self._name = catalog, deposit.table
+        self._catalog, self.name = catalog, deposit.table
         with translated(catalog.name, table=deposit.table):
-            catalog.create_namespace_if_not_exists(deposit.table.namespace_parts)
+            ensure_namespace(catalog, deposit.table.namespace_parts)
             self._transaction = open_new_table(catalog, FrameColumns(frame), deposit)
             self._files_before = self._list_files()
         self.is_ours = False
 
+    @traced_step("create_table", _describe)
     def commit(self) -> Table:
         """The empty table, or the one that another process created at the same moment."""
         try:
-            with translated(self._catalog.name, table=self._name):
+            with translated(self._catalog.name, table=self.name):
                 table = self._transaction.commit_once()
         except (TableAlreadyExistsError, CommitConflictError):
-            existing = load_if_there(self._catalog, self._name)
+            existing = load_if_there(self._catalog, self.name)
             if existing is None:
                 raise
             return existing
@@ -112,13 +130,13 @@ class _Creation:
         the table is new they can be told from all others: whatever came since belongs to it.
         """
         try:
-            table = load_if_there(self._catalog, self._name) if self.is_ours else None
+            table = load_if_there(self._catalog, self.name) if self.is_ours else None
             snapshots = [] if table is None else map(SnapshotInfo.from_pyiceberg_snapshot, table.metadata.snapshots)
             if table is None or any(snapshot.added_files for snapshot in snapshots):
                 return
-            with translated(self._catalog.name, table=self._name):
+            with translated(self._catalog.name, table=self.name):
                 files = self._list_files() - self._files_before
-                self._catalog.drop_table(self._name.as_tuple)
+                self._catalog.drop_table(self.name.as_tuple)
                 delete_many(table.io, sorted(files))
         except FloeStorageError:
             # What failed before is what matters; an empty table is in nobody's way.

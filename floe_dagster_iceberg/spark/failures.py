@@ -2,7 +2,7 @@
 
 The exceptions themselves do not help: what Iceberg raises in the JVM arrives as one Python
 class, and over Spark Connect as another. Spark's messages may show values of the data, so
-none of them becomes part of ours; the exception stays as the cause.
+none of them becomes part of ours, and what `causes` makes of the exception is the cause.
 """
 
 import re
@@ -42,6 +42,8 @@ class Failure(Enum):
     TABLE_GONE = "the table is not there any more"
     NO_ACCESS = "the catalog refuses the credentials"
     NO_CATALOG = "the catalog does not answer"
+    STORAGE_REFUSES = "the storage denies access"
+    STORAGE_FULL = "the storage is full"
     NO_RUNTIME = "Iceberg is not on Spark's class path"
     OTHER = "something else"
 
@@ -75,6 +77,8 @@ _WORDS: Final[tuple[tuple[Failure, tuple[str, ...]], ...]] = (
     (Failure.NO_RUNTIME, ("Cannot find catalog plugin class", "ClassNotFoundException: org.apache.iceberg")),
     (Failure.TABLE_GONE, ("NoSuchTableException", "TABLE_OR_VIEW_NOT_FOUND")),
     (Failure.NO_ACCESS, ("NotAuthorizedException", "ForbiddenException")),
+    (Failure.STORAGE_FULL, ("Status Code: 507", "No space left on device")),
+    (Failure.STORAGE_REFUSES, ("Status Code: 403", "ExpiredToken", "provided token has expired", "AccessDenied")),
     (
         Failure.NO_CATALOG,
         ("ServiceUnavailableException", "ServiceFailureException", "RESTException"),
@@ -99,6 +103,17 @@ def to_error(error: BaseException, *, catalog: str, table: object) -> FloeStorag
             return CatalogAuthenticationError(catalog, reason=f"Spark was refused ({name})")
         case Failure.NO_CATALOG:
             return CatalogConnectionError(catalog, reason=f"Spark got no answer ({name})")
+        case Failure.STORAGE_REFUSES:
+            return WriteError(
+                f"The storage of '{table}' denied access to Spark ({name}). "
+                "Check the permissions of the warehouse location and the storage credentials.",
+                table=table,
+            )
+        case Failure.STORAGE_FULL:
+            return WriteError(
+                f"The storage of '{table}' is full, says Spark ({name}). Free some space, then run it again.",
+                table=table,
+            )
         case Failure.NO_RUNTIME:
             return EngineCapabilityError(
                 "Spark runs without the Iceberg runtime. Let IcebergSparkResource start it, put the jar on its class "

@@ -20,6 +20,7 @@ from floe_dagster_iceberg.errors import (
 from floe_dagster_iceberg.models import SnapshotInfo, WriteMode
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.spark import write
+from floe_dagster_iceberg.spark.causes import shown
 from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, Failure, kind_of, name_of, to_error
 from floe_dagster_iceberg.spark.frame_rows import FrameRows
 from floe_dagster_iceberg.spark.rows import FrameColumns
@@ -38,6 +39,7 @@ from floe_dagster_iceberg.table.idempotency import IDEMPOTENCY_KEY, find_deposit
 from floe_dagster_iceberg.table.reconcile import ColumnChange, apply_changes, reconcile
 from floe_dagster_iceberg.table.ref_changes import remove_ref
 from floe_dagster_iceberg.table.write import RowsWritten
+from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
 # After these nothing was sent to the catalog, so there is nothing to look for.
 _BEFORE_THE_COMMIT = (Failure.ROW_OUTSIDE, Failure.NULL_IN_REQUIRED, Failure.FILE_STRADDLES)
@@ -96,7 +98,7 @@ class FrameWrite:
         try:
             rows.check()
         except SPARK_ERRORS as error:
-            raise to_error(error, catalog=self._table.catalog.name, table=self._name) from error
+            raise to_error(error, catalog=self._table.catalog.name, table=self._name) from shown(error)
 
     def _stage_changes(self, transaction: TableTransaction) -> list[ColumnChange]:
         """Plan what makes the table ready for the rows."""
@@ -187,7 +189,7 @@ class FrameWrite:
         """Prepare for another attempt, or raise."""
         match kind:
             case Failure.ROW_OUTSIDE:
-                raise rows.guard.error(rows.count_outside()) from error
+                raise rows.guard.error(rows.count_outside()) from shown(error)
             case Failure.NULL_IN_REQUIRED if not self._nulls:
                 self._nulls = rows.count_nulls()
             case Failure.FILE_STRADDLES if not self._through_branch:
@@ -195,17 +197,20 @@ class FrameWrite:
             case Failure.COMMIT_LOST:
                 self._wait_for_another_attempt(kind, error)
             case Failure.ROWS_CHANGED:
-                raise CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from error
+                count_conflict(self._name, engine="spark")
+                raise CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from shown(error)
             case Failure.OUTCOME_UNKNOWN:
-                raise CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=name_of(error)) from error
+                raise CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=name_of(error)) from shown(error)
             case Failure.TABLE_GONE:
-                raise NoSuchTableError(self._deposit.table) from error
+                raise NoSuchTableError(self._deposit.table) from shown(error)
             case _:
-                raise to_error(error, catalog=self._table.catalog.name, table=self._name) from error
+                raise to_error(error, catalog=self._table.catalog.name, table=self._name) from shown(error)
 
     def _wait_for_another_attempt(self, kind: Failure, error: BaseException | None = None) -> None:
+        count_conflict(self._name, engine="spark")
         if self._attempts > self._budget.retries:
-            raise CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from error
+            raise CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from shown(error)
+        count_retry(self._name, engine="spark")
         time.sleep(self._budget.wait_seconds(self._attempts))
 
     def _look_for_snapshot(self, kind: Failure, error: BaseException) -> Snapshot | None:
@@ -223,7 +228,7 @@ class FrameWrite:
             except CatalogConnectionError as gone:
                 if kind is not Failure.OUTCOME_UNKNOWN:
                     raise
-                raise CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=gone.reason) from error
+                raise CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=gone.reason) from shown(error)
             if snapshot is not None or time.monotonic() >= until:
                 return snapshot
             time.sleep(self._budget.wait_seconds(looks))

@@ -122,7 +122,11 @@ class FrameGuard:
     def error(self, found: OutsideCount) -> RowsOutsidePartitionError:
         """What to raise for rows outside."""
         return RowsOutsidePartitionError(
-            self._table, columns=self._scope.rows.columns, rows=found.rows, null_rows=found.null_rows
+            self._table,
+            columns=self._scope.rows.columns,
+            rows=found.rows,
+            null_rows=found.null_rows,
+            partition=str(self._scope.rows),
         )
 
     @cached_property

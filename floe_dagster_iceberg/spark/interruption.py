@@ -17,9 +17,12 @@ from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from floe_dagster_iceberg.spark.job_marks import JobMarks
+
 Answer = TypeVar("Answer")
 
 _PAUSE_SECONDS: Final = 0.5
+_DESCRIPTION: Final = "spark.job.description"
 
 
 def run_action(session: SparkSession, action: Callable[[], Answer]) -> Answer:
@@ -43,6 +46,8 @@ class _ActionThread(InheritableThread):
     def __init__(self, session: SparkSession, action: Callable[[], Any]) -> None:
         self.outcome: Future[Any] = Future()
         self._spark, self._action, self._tag = session, action, f"floe-{uuid.uuid4().hex}"
+        # Asked here, because the operation is that of the thread that wants the action.
+        self._marks = JobMarks.of_running_operation()
         self._begun, self._interrupted = threading.Event(), threading.Event()
         super().__init__(target=self._act, name=self._tag, daemon=True, session=session)
 
@@ -65,11 +70,21 @@ class _ActionThread(InheritableThread):
             wait([self.outcome], timeout=_PAUSE_SECONDS)
 
     def _act(self) -> None:
-        if is_connect(self._spark):
-            self._spark.addTag(self._tag)
-        else:
-            self._spark.sparkContext.addJobTag(self._tag)
+        self._mark_jobs()
         self.outcome.set_result(self._action())
+
+    def _mark_jobs(self) -> None:
+        tags = (self._tag, *self._marks.tags)
+        if is_connect(self._spark):
+            for tag in tags:
+                self._spark.addTag(tag)
+            return
+        context = self._spark.sparkContext
+        for tag in tags:
+            context.addJobTag(tag)
+        # A description that the user gave says more to the user than ours.
+        if self._marks.description is not None and context.getLocalProperty(_DESCRIPTION) is None:
+            context.setJobDescription(self._marks.description)
 
 
 def is_connect(session: SparkSession) -> bool:

@@ -9,10 +9,11 @@ from typing import Final
 import pyspark
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
+from floe_dagster_iceberg.spark.java import find_user_home
 from floe_dagster_iceberg.spark.packages import JARS_VARIABLE, jar_conf, maven_coordinates
 
-# Where Spark 4 keeps what spark.jars.packages resolved, unless spark.jars.ivy says otherwise.
-_CACHE: Final = Path.home() / ".ivy2.5.2"
+# Where Spark 4 keeps what spark.jars.packages resolved, below the user's home.
+_CACHE: Final = ".ivy2.5.2"
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,17 @@ def find_jars(packages: Iterable[str], given: Mapping[str, str]) -> JarPlaces:
         return JarPlaces(f"{len(conf['spark.jars'].split(','))} jars of ${JARS_VARIABLE}")
     if "spark.jars.packages" not in conf:
         return JarPlaces("on Spark's class path")
-    cache = Path(given.get("spark.jars.ivy", _CACHE)) / "jars"
-    coordinates = conf["spark.jars.packages"].split(",")
-    missing = tuple(name for name in coordinates if not (cache / _file_name(name)).is_file())
+    coordinates, cache = conf["spark.jars.packages"].split(","), _cache(given)
+    missing = tuple(name for name in coordinates if cache is None or not (cache / _file_name(name)).is_file())
     return JarPlaces(", ".join(name.split(":", 1)[1] for name in coordinates), missing)
+
+
+def _cache(given: Mapping[str, str]) -> Path | None:
+    """Where jars would be; None where each start of Spark has a cache of its own."""
+    if (folder := given.get("spark.jars.ivy")) is not None:
+        return Path(folder) / "jars"
+    home = find_user_home()
+    return None if home is None else home / _CACHE / "jars"
 
 
 def _check_version(jars: str) -> None:

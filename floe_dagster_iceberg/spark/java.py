@@ -1,6 +1,7 @@
 """Whether Spark can start here. PySpark's own answer is a stack trace."""
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -15,14 +16,21 @@ _REMEDY: Final = "Install a JDK 17 or 21, or point JAVA_HOME at one."
 
 
 def ensure_java() -> int:
-    """Refuse to start Spark without a Java that it can run on.
+    """Refuse to start Spark without a Java that it can run on, or as a user that it cannot run as.
 
     Returns:
         Its major version.
 
     Raises:
-        EngineCapabilityError: Java is missing, too old, or cut down to fewer modules than Spark needs.
+        EngineCapabilityError: Java is missing, too old, or cut down to fewer modules than Spark needs; or
+            the user has no name, as in a pod whose `runAsUser` the image does not know.
     """
+    if _user() is None:
+        raise EngineCapabilityError(
+            f"Spark cannot run as user {os.getuid()}, who has no name: Hadoop inside it asks /etc/passwd for one. "
+            "Run the pod as a user of the image, or add that user to the image.",
+            engine="spark",
+        )
     java = _find_java()
     if java is None:
         where = "below JAVA_HOME" if os.environ.get("JAVA_HOME") else "on the PATH"
@@ -40,6 +48,20 @@ def ensure_java() -> int:
             f"The Java found lacks the module jdk.incubator.vector that Spark needs. {_REMEDY}", engine="spark"
         )
     return int(version["major"])
+
+
+def find_user_home() -> Path | None:
+    """The home folder as Java sees it: the user's own, and `$HOME` only where that is none or the root folder."""
+    user = _user()
+    home = user.pw_dir if user is not None and len(user.pw_dir) > 1 else os.environ.get("HOME")
+    return Path(home) if home else None
+
+
+def _user() -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwuid(os.getuid())
+    except KeyError:
+        return None
 
 
 def _find_java() -> str | None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote
+from floe_dagster_iceberg.table.upsert import null_keys_error, repeated_keys_error
 
 
 def check_frame_keys(table: str, frame: DataFrame, keys: Sequence[str]) -> None:
@@ -28,14 +28,6 @@ def check_frame_keys(table: str, frame: DataFrame, keys: Sequence[str]) -> None:
         return
     for number, key in enumerate(keys):
         if rows := found[f"nulls_{number}"]:
-            raise ValidationError(
-                f"{rows} rows for '{table}' hold NULL in join column '{key}' and would match nothing. "
-                "Fill or drop them.",
-                table=table,
-            )
+            raise null_keys_error(table, key, rows=rows)
     if rows := found["repeated"]:
-        raise ValidationError(
-            f"{rows} rows for '{table}' repeat a key of ({', '.join(keys)}). "
-            "Deduplicate the rows: an upsert cannot tell which of them to keep.",
-            table=table,
-        )
+        raise repeated_keys_error(table, keys, rows=rows)

@@ -12,7 +12,10 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.logger import PySparkLogger
+
 from floe_dagster_iceberg.secrets import redact
+from floe_dagster_iceberg.spark.causes import without_quotes
 
 _ROOT: Final = "spark"
 _LEVELS: Final = {
@@ -29,7 +32,7 @@ _LOG4J: Final = """<?xml version="1.0" encoding="UTF-8"?>
   <Appenders>
     <Socket name="python" host="127.0.0.1" port="{port}" protocol="TCP" ignoreExceptions="true" immediateFail="true">
       <PatternLayout charset="UTF-8" alwaysWriteExceptions="false">
-        <Pattern>{{"level":"%p","logger":"%enc{{%c}}{{JSON}}","message":"%enc{{%m}}{{JSON}}","thrown":"%enc{{%ex{{short.message}}}}{{JSON}}"}}%n</Pattern>
+        <Pattern>{{"level":"%p","logger":"%enc{{%c}}{{JSON}}","message":"%enc{{%m}}{{JSON}}","thrown":"%enc{{%ex{{short.className}}}}{{JSON}}"}}%n</Pattern>
       </PatternLayout>
     </Socket>
   </Appenders>
@@ -74,6 +77,26 @@ class LogBridge:
                 _emit(event)
 
 
+class _WithoutSecrets(logging.Filter):
+    """Masks secrets in what Py4J tells those who debug it: every word to the JVM, a catalog's conf included."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = redact(record.getMessage()), ()
+        return True
+
+
+_without_secrets: Final = _WithoutSecrets()
+
+
+def keep_quiet_about_data() -> None:
+    """Keep secrets out of Py4J's log, and cell values out of PySpark's; doing it twice changes nothing."""
+    for name in ("py4j.clientserver", "py4j.java_gateway"):
+        logging.getLogger(name).addFilter(_without_secrets)
+    # They write the words of every exception to stderr, which quote values; whoever catches it has them anyway.
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
 def _emit(event: str) -> None:
     try:
         said: dict[str, Any] = json.loads(event, strict=False)
@@ -83,4 +106,4 @@ def _emit(event: str) -> None:
     # Where it happened in Spark helps nobody who reads Dagster's log.
     text = text.split("\n\tat ")[0]
     logger = logging.getLogger(f"{_ROOT}.{said.get('logger', '')}".rstrip("."))
-    logger.log(_LEVELS.get(said.get("level", ""), logging.WARNING), "%s", redact(text))
+    logger.log(_LEVELS.get(said.get("level", ""), logging.WARNING), "%s", redact(without_quotes(text)))

@@ -5,7 +5,7 @@ Values go along as parameters, so the text of a call holds none and can be shown
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -23,12 +23,15 @@ from floe_dagster_iceberg.errors import (
     NoSuchTableError,
 )
 from floe_dagster_iceberg.models import CompactionPolicy, CompactionStrategyType, MaintenanceOperation, TableIdentifier
+from floe_dagster_iceberg.spark.causes import shown
 from floe_dagster_iceberg.spark.conditions import to_condition
 from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, Failure, kind_of, name_of, to_error
 from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote, spark_table
 from floe_dagster_iceberg.table.file_groups import LARGE_FILE_RATIO
 from floe_dagster_iceberg.table.maintenance_marks import OPERATION_PROPERTY
+from floe_dagster_iceberg.telemetry import Operation, step, trace_properties
+from floe_dagster_iceberg.telemetry import attributes as names
 
 SparkProvider: TypeAlias = Callable[[], SparkSession]
 """Returns the session to use; called when Spark is first needed, which is what starts it."""
@@ -65,10 +68,14 @@ class SparkProcedures:
     Args:
         session: A session that knows the catalog.
         catalog: Name of the catalog, the same as PyIceberg's.
+        snapshot_properties: Kept in every snapshot that a procedure makes.
     """
 
-    def __init__(self, session: SparkSession, catalog: str) -> None:
+    def __init__(
+        self, session: SparkSession, catalog: str, snapshot_properties: Mapping[str, str] | None = None
+    ) -> None:
         self._session, self._catalog = session, catalog
+        self._snapshot_properties = dict(snapshot_properties or {})
 
     def rewrite_data_files(
         self,
@@ -135,9 +142,10 @@ class SparkProcedures:
         """Set table properties; others stay."""
         pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
         try:
-            self._session.sql(f"ALTER TABLE {spark_table(self._catalog, table)} SET TBLPROPERTIES ({pairs})")
+            with _span("set_properties", table):
+                self._session.sql(f"ALTER TABLE {spark_table(self._catalog, table)} SET TBLPROPERTIES ({pairs})")
         except SPARK_ERRORS as error:
-            raise _translated(error, "ALTER TABLE", catalog=self._catalog, table=table) from error
+            raise _translated(error, "ALTER TABLE", catalog=self._catalog, table=table) from shown(error)
 
     def _call(
         self,
@@ -151,15 +159,15 @@ class SparkProcedures:
         named = ", ".join(f"{name} => :{name}" for name in values)
         statement = f"CALL {quote(self._catalog)}.system.{procedure}({named})"
         try:
-            with self._marking(marks), _leaving_sockets_to_pyspark():
+            with _span(procedure, table), self._marking(marks), _leaving_sockets_to_pyspark():
                 rows = run_action(self._session, lambda: self._session.sql(statement, args=values).collect())
         except SPARK_ERRORS as error:
-            raise _translated(error, procedure, catalog=self._catalog, table=table) from error
+            raise _translated(error, procedure, catalog=self._catalog, table=table) from shown(error)
         return ProcedureAnswer(statement, [row.asDict() for row in rows])
 
     @contextmanager
     def _marking(self, operation: MaintenanceOperation | None) -> Iterator[None]:
-        """Snapshots that are made meanwhile name the operation.
+        """Snapshots that are made meanwhile name the operation, and who asked for it.
 
         Procedures take no snapshot properties. Iceberg adds its environment's to every snapshot, and only
         a session in this process can set those; Spark Connect cannot.
@@ -169,11 +177,18 @@ class SparkProcedures:
             yield
             return
         environment = jvm.org.apache.iceberg.EnvironmentContext
-        environment.put(OPERATION_PROPERTY, operation.value)
+        marks = {OPERATION_PROPERTY: operation.value, **self._snapshot_properties, **trace_properties()}
+        for name, value in marks.items():
+            environment.put(name, value)
         try:
             yield
         finally:
-            environment.remove(OPERATION_PROPERTY)
+            for name in marks:
+                environment.remove(name)
+
+
+def _span(procedure: str, table: TableIdentifier) -> AbstractContextManager[Operation]:
+    return step(procedure, {names.TABLE: str(table), names.NAMESPACE: table.namespace, names.ENGINE: "spark"})
 
 
 @contextmanager

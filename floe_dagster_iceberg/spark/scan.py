@@ -1,6 +1,7 @@
 """Tables as lazy frames: slice, filter, columns and version are part of the plan, and nothing is read yet."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
@@ -9,13 +10,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
+from floe_dagster_iceberg.spark.causes import shown
 from floe_dagster_iceberg.spark.conditions import to_condition
 from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, Failure, kind_of, to_error
 from floe_dagster_iceberg.spark.names import quote
 from floe_dagster_iceberg.spark.rows import conform
 from floe_dagster_iceberg.spark.schemas import to_spark_schema
+from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import traced_step
 
 
+def _describe(_: object, table: Table, *, snapshot_id: int | None, **__: object) -> dict[str, Any]:
+    *namespace, name = table.name()
+    told = {names.TABLE: ".".join((*namespace, name)), names.NAMESPACE: ".".join(namespace), names.ENGINE: "spark"}
+    return told if snapshot_id is None else {**told, names.SNAPSHOT_ID: snapshot_id}
+
+
+@traced_step("open_frame", _describe)
 def open_frame(
     session: SparkSession,
     table: Table,
@@ -45,12 +56,12 @@ def open_frame(
         frame = reader.table(quote(table.catalog.name, *table.name()))
     except SPARK_ERRORS as error:
         if kind_of(error) is Failure.NO_RUNTIME:
-            raise to_error(error, catalog=table.catalog.name, table=".".join(table.name())) from error
+            raise to_error(error, catalog=table.catalog.name, table=".".join(table.name())) from shown(error)
         raise EngineCapabilityError(
             f"Spark could not open '{'.'.join(table.name())}' ({type(error).__name__}); the cause says why.",
             engine="spark",
             table=".".join(table.name()),
-        ) from error
+        ) from shown(error)
     frame = frame.where(F.expr(to_condition(row_filter, schema)))
     return conform(frame, _selected(table, schema, columns)) if columns else frame
 

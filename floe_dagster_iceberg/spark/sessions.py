@@ -19,10 +19,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
+from floe_dagster_iceberg.spark.causes import shown
 from floe_dagster_iceberg.spark.conf import CATALOG_PREFIX, Scratch, SparkSettings, application_conf, launch_environment
 from floe_dagster_iceberg.spark.interruption import is_connect
 from floe_dagster_iceberg.spark.java import ensure_java
 from floe_dagster_iceberg.spark.leases import LEASES
+from floe_dagster_iceberg.spark.logs import keep_quiet_about_data
+from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import traced_step
 
 Starter = Callable[[dict[str, str]], SparkSession]
 """Starts an application from its conf; dagster-pyspark's lazy session does."""
@@ -123,6 +127,7 @@ class SessionRegistry:
         if self._application is not None and not _is_alive(self._application.root):
             self._application = None
 
+    @traced_step("start_spark", lambda *_, **__: {names.ENGINE: "spark"})
     def _start(self, settings: SparkSettings, start: Starter) -> _Application:
         fingerprint = _fingerprint(settings, with_catalogs=False)
         running = SparkSession.getActiveSession()
@@ -149,7 +154,7 @@ class SessionRegistry:
                 f"Spark could not start with master '{settings.master}' ({type(error).__name__}). Check that the "
                 "master answers and that the jars can be fetched; what the JVM wrote to stderr says more.",
                 engine="spark",
-            ) from error
+            ) from shown(error)
         self._packages = self._packages or settings.all_packages
         return root, root.sparkContext.getConf().get(_MARK) == scratch.folder.name
 
@@ -160,6 +165,7 @@ def ensure_catalog(session: SparkSession, conf: Mapping[str, str]) -> None:
     Raises:
         EngineCapabilityError: The session calls another catalog by that name.
     """
+    keep_quiet_about_data()
     for key in (key for key in conf if key.startswith(CATALOG_PREFIX) and "." not in key.removeprefix(CATALOG_PREFIX)):
         own = {name: value for name, value in conf.items() if name == key or name.startswith(f"{key}.")}
         if session.conf.get(key, None) is None:
@@ -180,12 +186,12 @@ def _start_remote(remote: str, start: Starter) -> SparkSession:
     except ImportError as error:
         raise EngineCapabilityError(
             "Spark Connect needs packages that are not installed. Install 'pyspark[connect]'.", engine="spark"
-        ) from error
+        ) from shown(error)
     except PySparkException as error:
         raise EngineCapabilityError(
             f"The Spark Connect server does not answer ({type(error).__name__}). Check 'remote', and that it runs.",
             engine="spark",
-        ) from error
+        ) from shown(error)
 
 
 def _open(application: _Application, settings: SparkSettings) -> SparkSession:
@@ -200,6 +206,7 @@ def _open(application: _Application, settings: SparkSettings) -> SparkSession:
         # The application is the server's; of the user's conf a session can take what concerns SQL.
         sql = {key: value for key, value in settings.application.items() if key.startswith("spark.sql.")}
         conf = {"spark.sql.session.timeZone": "UTC", **sql, **conf}
+    keep_quiet_about_data()
     for key, value in conf.items():
         session.conf.set(key, value)
     return session

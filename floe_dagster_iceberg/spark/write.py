@@ -27,6 +27,8 @@ from floe_dagster_iceberg.models import TableIdentifier
 from floe_dagster_iceberg.spark.conditions import column_paths
 from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote, spark_table
+from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import trace_properties, traced_step
 
 _OPTION: Final = "snapshot-property."
 _SESSION_CONF: Final = "spark.sql.iceberg.snapshot-property."
@@ -56,6 +58,12 @@ class FrameTarget:
         return spark_table(self.catalog, self.table, self.branch)
 
 
+def _describe(_: object, target: FrameTarget, *__: object, **___: object) -> dict[str, str]:
+    table = target.table
+    return {names.TABLE: str(table), names.NAMESPACE: table.namespace, names.ENGINE: "spark"}
+
+
+@traced_step("append", _describe)
 def append(frame: DataFrame, target: FrameTarget, *, in_order: bool = False) -> None:
     """Add rows.
 
@@ -67,6 +75,7 @@ def append(frame: DataFrame, target: FrameTarget, *, in_order: bool = False) -> 
     run_action(frame.sparkSession, _writer(frame, target, in_order=in_order).append)
 
 
+@traced_step("overwrite", _describe)
 def replace(
     frame: DataFrame, target: FrameTarget, condition: str, *, since: Snapshot | None, in_order: bool = False
 ) -> None:
@@ -77,13 +86,15 @@ def replace(
     run_action(frame.sparkSession, lambda: writer.overwrite(F.expr(condition)))
 
 
+@traced_step("delete", _describe)
 def delete(session: SparkSession, target: FrameTarget, condition: str) -> None:
     """Delete the rows that meet a condition; files that hold others too are rewritten."""
-    with _stamped(session, target.snapshot_properties):
+    with _stamped(session, _stamps(target)):
         statement = f"DELETE FROM {target.name} WHERE {condition}"  # noqa: S608 - quoted names, our own literals
         run_action(session, lambda: session.sql(statement))
 
 
+@traced_step("upsert", _describe)
 def merge(frame: DataFrame, target: FrameTarget, keys: Sequence[str], condition: str) -> None:
     """Update rows that share a key, within those that meet a condition, and insert the others.
 
@@ -99,7 +110,7 @@ def merge(frame: DataFrame, target: FrameTarget, keys: Sequence[str], condition:
     statement = frame.toDF(*ours.values()).mergeInto(target.name, F.expr(f"{matched} AND ({condition})"))
     if updated:
         statement = statement.whenMatched().update(updated)
-    with _stamped(frame.sparkSession, target.snapshot_properties):
+    with _stamped(frame.sparkSession, _stamps(target)):
         run_action(frame.sparkSession, statement.whenNotMatched().insert(assigned).merge)
 
 
@@ -121,10 +132,14 @@ def arrange(frame: DataFrame, table: Table, catalog: str, sort_by: Sequence[str]
 
 
 def _writer(frame: DataFrame, target: FrameTarget, *, in_order: bool) -> DataFrameWriterV2:
-    options = {f"{_OPTION}{key}": value for key, value in target.snapshot_properties.items()}
+    options = {f"{_OPTION}{key}": value for key, value in _stamps(target).items()}
     if in_order:
         options["use-table-distribution-and-ordering"] = "false"
     return frame.writeTo(target.name).options(**options)
+
+
+def _stamps(target: FrameTarget) -> dict[str, str]:
+    return {**target.snapshot_properties, **trace_properties()}
 
 
 @contextmanager

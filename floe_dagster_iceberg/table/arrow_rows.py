@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.errors import ValidationError, WriteError
 
 ACCEPTED_TYPES = (
     "pyarrow.Table, pyarrow.RecordBatch, pyarrow.RecordBatchReader, pandas.DataFrame, "
@@ -58,8 +58,7 @@ class ArrowRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, batch by batch."""
-        source = self._data.to_batches() if isinstance(self._data, pa.Table) else self._data
-        for batch in source:
+        for batch in _read(self._data):
             converted = pa.RecordBatch.from_arrays(
                 [_cast(batch.column(field.name), field) for field in self.schema], schema=self.schema
             )
@@ -92,9 +91,32 @@ def to_arrow_rows(data: Any) -> ArrowRows:
         case "polars.DataFrame":
             return ArrowRows(data.to_arrow())
         case "polars.LazyFrame":
-            return ArrowRows(data.collect().to_arrow())
+            return ArrowRows(_compute(data).to_arrow())
         case kind:
             raise ValidationError(f"Rows of type '{kind}' cannot be written. Hand over one of: {ACCEPTED_TYPES}.")
+
+
+def _read(data: pa.Table | pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from data.to_batches() if isinstance(data, pa.Table) else data
+    except pa.ArrowException as error:
+        # Readers of files say which value they could not convert.
+        raise WriteError(
+            f"The stream of rows failed before its end ({type(error).__name__}). Read it in the asset to see why: "
+            "what it says may quote rows and is left out here."
+        ) from None
+
+
+def _compute(frame: Any) -> Any:
+    from polars.exceptions import PolarsError  # noqa: PLC0415 - only those who hand over polars need it
+
+    try:
+        return frame.collect()
+    except PolarsError as error:
+        raise WriteError(
+            f"The polars frame could not be computed ({type(error).__name__}). Collect it in the asset to see why: "
+            "what polars says may quote rows and is left out here."
+        ) from None
 
 
 def _from_pandas(frame: Any) -> pa.Table:

@@ -13,8 +13,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg.errors import (
+    CatalogAuthenticationError,
     CatalogConnectionError,
     CommitConflictError,
     CommitOutcomeUnknownError,
@@ -23,9 +25,13 @@ from floe_dagster_iceberg.errors import (
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import TableTransaction
+from floe_dagster_iceberg.telemetry import Operation, traced_step
+from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
 _SHORTEST_WAIT_SECONDS = 0.02
 _MOST_DOUBLINGS = 20
+_ENGINE = "pyiceberg"
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,17 @@ def new_snapshot_id() -> int:
     return secrets.randbits(63) or 1
 
 
+def _describe(table: Table, *_: object, **__: object) -> dict[str, str]:
+    *namespace, name = table.name()
+    return {names.TABLE: ".".join((*namespace, name)), names.NAMESPACE: ".".join(namespace)}
+
+
+def tell_attempts(operation: Operation, committed: Committed) -> None:
+    """Tell how often a commit was sent."""
+    operation.tell({names.ATTEMPTS: committed.attempts})
+
+
+@traced_step("commit", _describe, report=tell_attempts)
 def commit(
     table: Table,
     stage: Callable[[TableTransaction], None],
@@ -108,27 +125,31 @@ def commit(
     """
     name = ".".join(table.name())
     attempts, waited = 0, 0.0
-    unanswered: set[str] = set()
+    # Of every attempt: a commit that landed may be answered by a conflict, when something on the way sent it twice.
+    sent: set[str] = set()
+    unanswered = False
     while True:
         attempts += 1
+        if attempts > 1:
+            count_retry(name, engine=_ENGINE)
         transaction = TableTransaction(table)
         with _outcome_unknown(name, snapshot_id) if unanswered else nullcontext():
             failure = _attempt(transaction, stage, name)
         if failure is None:
             return Committed(table, attempts)
+        sent.update(transaction.manifest_lists)
         if isinstance(failure, CommitOutcomeUnknownError | CatalogConnectionError):
             if snapshot_id is None:
                 raise failure
-            unanswered.update(transaction.manifest_lists)
+            unanswered = True
             if on_lost_answer is not None:
                 on_lost_answer()
         wait = budget.wait_seconds(attempts)
         time.sleep(wait)
         waited += wait
-        _refresh(table, name, snapshot_id, failure)
-        landed = None if snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id)
+        landed = _look(transaction, name, snapshot_id, failure)
         if landed is not None:
-            return Committed(table, attempts, by_us=landed.manifest_list in unanswered)
+            return Committed(table, attempts, by_us=landed.manifest_list in sent)
         if not budget.allows(attempts, waited):
             raise _exhausted(name, attempts, snapshot_id, failure) from failure
 
@@ -150,20 +171,21 @@ def _attempt(
     """Plan and send once; returns the failure when another attempt may help, raises when none will."""
     try:
         stage(transaction)
-    except BaseException:
+    except BaseException as error:
         transaction.discard_metadata_files()
+        if isinstance(error, CommitConflictError):
+            count_conflict(name, engine=_ENGINE)
         raise
     if not transaction.changes_anything:
         return None
     try:
         with translated(transaction.table.catalog.name, table=name):
             transaction.commit_once()
-    except CommitConflictError as conflict:
-        transaction.discard_metadata_files()
-        return conflict
-    except (CommitOutcomeUnknownError, CatalogConnectionError) as unknown:
-        # The manifests stay: they belong to the table if the commit landed after all.
-        return unknown
+    except (CommitConflictError, CommitOutcomeUnknownError, CatalogConnectionError) as failure:
+        # The manifests stay for now: they belong to the table if the commit landed after all.
+        if isinstance(failure, CommitConflictError):
+            count_conflict(name, engine=_ENGINE)
+        return failure
     except FloeStorageError:
         transaction.discard_metadata_files()
         raise
@@ -186,15 +208,25 @@ def refresh(table: Table) -> None:
         raise CommitConflictError(name, attempts=1, reason="it was dropped and created again") from error
 
 
-def _refresh(table: Table, name: str, snapshot_id: int | None, failure: FloeStorageError) -> None:
+def _look(
+    transaction: TableTransaction, name: str, snapshot_id: int | None, failure: FloeStorageError
+) -> Snapshot | None:
+    """The snapshot, if it is there for all that the catalog said; what a refused attempt wrote goes."""
+    refused, table = isinstance(failure, CommitConflictError), transaction.table
     try:
         refresh(table)
     except FloeStorageError as gone:
-        if isinstance(failure, CommitConflictError):
+        away = isinstance(gone, CatalogConnectionError | CatalogAuthenticationError)
+        if refused and (snapshot_id is None or not away):
+            transaction.discard_metadata_files()
             raise
         # Whatever keeps us from looking, a token that expired for instance: the commit may have landed.
         reason = gone.details.get("reason", type(gone).__name__)
         raise CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=str(reason)) from failure
+    landed = None if snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id)
+    if refused and (landed is None or landed.manifest_list not in transaction.manifest_lists):
+        transaction.discard_metadata_files()
+    return landed
 
 
 def _exhausted(name: str, attempts: int, snapshot_id: int | None, failure: FloeStorageError) -> FloeStorageError:

@@ -30,16 +30,18 @@ from floe_dagster_iceberg.models import (
 )
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
+from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_manifests
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.branches import head_of
 from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot_id, refresh
 from floe_dagster_iceberg.table.file_changes import FileChanges
-from floe_dagster_iceberg.table.file_groups import FileGroup, GroupLimits, plan_groups
+from floe_dagster_iceberg.table.file_groups import FileGroup, GroupLimits, plan_groups, share_out
 from floe_dagster_iceberg.table.maintenance_marks import mark_snapshot
+from floe_dagster_iceberg.table.read_ahead import in_larger_pieces, read_ahead
 from floe_dagster_iceberg.table.row_removal import read_task, tasks_for
 from floe_dagster_iceberg.table.session import CatalogSession, TableRef, table_attributes, to_identifier
 from floe_dagster_iceberg.table.uncommitted import UncommittedFiles
-from floe_dagster_iceberg.telemetry import traced
+from floe_dagster_iceberg.telemetry import tell_maintenance, traced
 
 Progress = Callable[[str], None]
 """Told what has been done, in words."""
@@ -48,7 +50,7 @@ Progress = Callable[[str], None]
 class CompactionOperations(CatalogSession):
     """Rewriting files. Only when asked: the manager never starts it by itself."""
 
-    @traced("compact_table", table_attributes)
+    @traced("compact_table", table_attributes, report=tell_maintenance)
     def compact_table(self, table: TableRef, strategy: CompactionStrategy | None = None) -> MaintenanceResult:
         """Rewrite files that are too small or too large, in one commit that changes no row.
 
@@ -108,6 +110,7 @@ def rewrite_files(
     *,
     limits: GroupLimits | None = None,
     progress: Progress | None = None,
+    snapshot_properties: Mapping[str, str] | None = None,
 ) -> FileRewrite:
     """Rewrite files in one commit that changes no row; planned again when others replace the same files.
 
@@ -117,6 +120,7 @@ def rewrite_files(
         budget: How often to try against other writers.
         limits: Which files, and how many; all that are worth it if not given.
         progress: Told about each group of files that is written.
+        snapshot_properties: Kept in the snapshot.
 
     Raises:
         ValidationError: A sort column is not in the table.
@@ -126,7 +130,9 @@ def rewrite_files(
     _check(table, strategy)
     for attempt in range(1, budget.retries + 2):
         try:
-            return _Rewriting(table, strategy, budget, limits or GroupLimits(), progress).run()
+            return _Rewriting(
+                table, strategy, budget, limits or GroupLimits(), progress, snapshot_properties or {}
+            ).run()
         except _FilesChangedError as changed:
             if attempt > budget.retries:
                 raise CommitConflictError(".".join(table.name()), attempts=attempt, reason=changed.reason) from changed
@@ -167,6 +173,7 @@ class _Rewriting:
     budget: CommitBudget
     limits: GroupLimits
     progress: Progress | None
+    snapshot_properties: Mapping[str, str]
     started: float = field(default_factory=time.perf_counter)
 
     def run(self) -> FileRewrite:
@@ -184,6 +191,7 @@ class _Rewriting:
             added = self._write(groups, tasks, files)
             snapshot_id = new_snapshot_id()
             mark = mark_snapshot(MaintenanceOperation.COMPACTION, seconds=time.perf_counter() - self.started)
+            mark |= self.snapshot_properties
             opened = {manifest.manifest_path: entries for manifest, entries in live.opened}
             stage = _Replacement(table, base.snapshot_id, metadata, opened, removed, added, snapshot_id, files, mark)
             commit(table, stage, budget=self.budget, snapshot_id=snapshot_id, on_lost_answer=files.keep_attempt)
@@ -195,12 +203,15 @@ class _Rewriting:
         def write(group: FileGroup) -> list[DataFile]:
             # One writer a group: what one partition's files become does not wait for another's.
             out = files.open_writer(self.table.metadata, target_file_size_bytes=self.strategy.target_file_size_bytes)
-            for rows in _read_group(self.table, [tasks[file.file_path] for file in group.files], self.strategy):
+            of_group = [tasks[file.file_path] for file in group.files]
+            for rows in _read_group(self.table, of_group, self.strategy, threads=cores // workers):
                 out.write(ArrowRows(rows))
             return out.finish()
 
         added: list[DataFile] = []
-        workers = min(self.strategy.max_concurrent_file_group_rewrites, len(groups), os.cpu_count() or 1)
+        cores = min(self.strategy.max_concurrent_file_group_rewrites, os.cpu_count() or 1)
+        groups = share_out(groups, self.strategy, among=cores)
+        workers = min(len(groups), cores)
         with ThreadPoolExecutor(max_workers=workers) as threads:
             for number, written in enumerate(threads.map(write, groups), start=1):
                 added += written
@@ -209,15 +220,22 @@ class _Rewriting:
         return added
 
 
-def _read_group(table: Table, tasks: Sequence[FileScanTask], strategy: CompactionStrategy) -> Iterator[pa.Table]:
-    """Rows of a group: file by file, or all at once when they are to be in order."""
-    tables = (read_task(table.metadata, table.io, task) for task in tasks)
+def _read_group(
+    table: Table, tasks: Sequence[FileScanTask], strategy: CompactionStrategy, *, threads: int
+) -> Iterator[pa.Table]:
+    """Rows of a group: a few files at a time, or all at once when they are to be in order."""
+    tables = read_ahead(
+        lambda task: read_task(table.metadata, table.io, task),
+        tasks,
+        size=lambda task: task.file.file_size_in_bytes,
+        threads=threads,
+    )
     if strategy.sort_columns:
         # Files of other engines may come as string where ours come as large_string.
         rows = pa.concat_tables(tables, promote_options="permissive")
         yield rows.sort_by([(column, "ascending") for column in strategy.sort_columns])
     else:
-        yield from tables
+        yield from in_larger_pieces(tables)
 
 
 @dataclass(frozen=True)
@@ -266,7 +284,7 @@ class _Replacement:
     def _changes_to(self, head: Snapshot | None) -> FileChanges:
         """Look only into manifests that were opened before: manifests never change, and a retry must be quick."""
         changes = FileChanges()
-        for manifest in [] if head is None else head.manifests(self.table.io):
+        for manifest in read_manifests(head, self.table.io):
             if (entries := self.opened.get(manifest.manifest_path)) is None:
                 changes.unopened.append(manifest)
             else:

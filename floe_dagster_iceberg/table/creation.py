@@ -20,8 +20,10 @@ from floe_dagster_iceberg.models import TableIdentifier
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import CreateTransaction, SnapshotProducer
 from floe_dagster_iceberg.table.branches import fork_branch
-from floe_dagster_iceberg.table.commit import CommitBudget, Committed
+from floe_dagster_iceberg.table.commit import CommitBudget, Committed, tell_attempts
 from floe_dagster_iceberg.table.file_changes import FileChanges
+from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import traced_step
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,11 @@ def load_if_there(catalog: Catalog, identifier: TableIdentifier) -> Table | None
         return None
 
 
+def _describe(_: Catalog, identifier: TableIdentifier, *__: object, **___: object) -> dict[str, str]:
+    return {names.TABLE: str(identifier), names.NAMESPACE: identifier.namespace}
+
+
+@traced_step("commit", _describe, report=tell_attempts)
 def commit_new_table(
     catalog: Catalog,
     identifier: TableIdentifier,
@@ -96,38 +103,55 @@ def commit_new_table(
     Raises:
         CommitOutcomeUnknownError: The catalog went away, and nobody can say whether the table is there.
     """
-    started, attempts, unanswered = time.monotonic(), 0, set[str]()
+    started, attempts, unanswered, sent = time.monotonic(), 0, False, set[str]()
     while True:
         attempts += 1
         transaction = open_transaction()
         snapshot.stage(transaction)
         on_send()
+        sent.update(transaction.manifest_lists)
         try:
             with translated(catalog.name, table=identifier):
                 return Committed(transaction.commit_once(), attempts)
-        except (TableAlreadyExistsError, CommitConflictError):
-            transaction.discard_metadata_files()
-            existing = load_if_there(catalog, identifier)
+        except (TableAlreadyExistsError, CommitConflictError) as taken:
+            existing = _look(catalog, identifier, snapshot, taken)
+            if existing is None or _landed(existing, snapshot) not in transaction.manifest_lists:
+                transaction.discard_metadata_files()
             if existing is None:
                 raise
         except (CommitOutcomeUnknownError, CatalogConnectionError) as unknown:
-            unanswered.update(transaction.manifest_lists)
+            unanswered = True
             on_lost_answer()
             time.sleep(budget.wait_seconds(attempts))
-            lost = CommitOutcomeUnknownError(identifier, snapshot_id=snapshot.snapshot_id, reason=unknown.reason)
-            try:
-                existing = load_if_there(catalog, identifier)
-            except FloeStorageError:
-                raise lost from unknown
+            existing = _look(catalog, identifier, snapshot, unknown)
             if existing is None and not budget.allows(attempts, time.monotonic() - started):
-                raise lost from unknown
+                raise _lost(identifier, snapshot, unknown) from unknown
         except FloeStorageError as error:
             transaction.discard_metadata_files()
             if not unanswered:
                 raise
             # Whatever keeps this attempt from being made: an earlier one may still land.
-            reason = type(error).__name__
-            raise CommitOutcomeUnknownError(identifier, snapshot_id=snapshot.snapshot_id, reason=reason) from error
+            raise _lost(identifier, snapshot, error) from error
         if existing is not None:
-            landed = existing.metadata.snapshot_by_id(snapshot.snapshot_id)
-            return Committed(existing, attempts, by_us=landed is not None and landed.manifest_list in unanswered)
+            return Committed(existing, attempts, by_us=_landed(existing, snapshot) in sent)
+
+
+def _landed(table: Table, snapshot: FirstSnapshot) -> str | None:
+    """Manifest list of the snapshot in the table; None when it is not there."""
+    found = table.metadata.snapshot_by_id(snapshot.snapshot_id)
+    return None if found is None else found.manifest_list
+
+
+def _look(
+    catalog: Catalog, identifier: TableIdentifier, snapshot: FirstSnapshot, failure: FloeStorageError
+) -> Table | None:
+    """The table that is there after an attempt failed; whatever keeps us from looking, it may be ours."""
+    try:
+        return load_if_there(catalog, identifier)
+    except FloeStorageError:
+        raise _lost(identifier, snapshot, failure) from failure
+
+
+def _lost(identifier: TableIdentifier, snapshot: FirstSnapshot, failure: FloeStorageError) -> CommitOutcomeUnknownError:
+    reason = failure.details.get("reason", type(failure).__name__)
+    return CommitOutcomeUnknownError(identifier, snapshot_id=snapshot.snapshot_id, reason=str(reason))

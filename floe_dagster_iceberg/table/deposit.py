@@ -20,6 +20,7 @@ from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.commit import CommitBudget, Committed
 from floe_dagster_iceberg.table.creation import FirstSnapshot, commit_new_table, load_if_there
 from floe_dagster_iceberg.table.idempotency import IDEMPOTENCY_KEY, find_deposit, snapshot_id_for
+from floe_dagster_iceberg.table.namespaces import ensure_namespace
 from floe_dagster_iceberg.table.partition_layout import PartitionLayout
 from floe_dagster_iceberg.table.schemas import to_iceberg_schema, to_iceberg_spec
 from floe_dagster_iceberg.table.scope import SliceScope
@@ -151,7 +152,7 @@ def _stamped(deposit: Deposit) -> dict[str, str]:
 def _create(catalog: Catalog, rows: ArrowRows, deposit: Deposit, budget: CommitBudget) -> Deposited:
     """Create the table with its first rows, or write into the one that another process created meanwhile."""
     with translated(catalog.name, table=deposit.table):
-        catalog.create_namespace_if_not_exists(deposit.table.namespace_parts)
+        ensure_namespace(catalog, deposit.table.namespace_parts)
         staged = open_new_table(catalog, rows, deposit)
         with (
             UncommittedFiles(str(deposit.table), staged.table.io) as files,

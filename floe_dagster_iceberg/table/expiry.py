@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemovePartitionStatisticsUpdate, TableUpdate
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
@@ -28,6 +28,7 @@ from floe_dagster_iceberg.table._pyiceberg import (
     history_assertions,
     ref_assertions,
 )
+from floe_dagster_iceberg.table.ancestry import history_of
 
 MAX_SNAPSHOTS_PER_COMMIT = 1000
 _MAX_REF_AGE_PROPERTY = "history.expire.max-ref-age-ms"
@@ -91,7 +92,7 @@ def plan_expiry(metadata: TableMetadata, retention: Retention, *, max_snapshots:
     in_branches: set[int] = set()
     for ref in refs.values():
         if ref.snapshot_ref_type is SnapshotRefType.BRANCH:
-            history = list(ancestors_of(metadata.snapshot_by_id(ref.snapshot_id), metadata))
+            history = list(history_of(metadata, metadata.snapshot_by_id(ref.snapshot_id)))
             in_branches.update(snapshot.snapshot_id for snapshot in history)
             kept.update(_kept_of_branch(history, ref, retention))
     kept.update(

@@ -10,6 +10,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, Manif
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries, read_manifests
 from floe_dagster_iceberg.table.damaged_files import reading_files
 
 
@@ -36,9 +37,9 @@ class FileChanges:
         changes = cls()
         may_match = _manifest_matcher(metadata, may_hold)
         with reading_files(metadata.location):
-            for manifest in snapshot.manifests(io) if snapshot is not None else []:
+            for manifest in read_manifests(snapshot, io):
                 if manifest.content == ManifestContent.DATA and may_match(manifest):
-                    changes.opened.append((manifest, manifest.fetch_manifest_entry(io, discard_deleted=True)))
+                    changes.opened.append((manifest, read_entries(manifest, io)))
                 else:
                     changes.unopened.append(manifest)
         return changes

@@ -17,6 +17,8 @@ from floe_dagster_iceberg.table.file_matcher import FileMatcher
 SMALL_FILE_RATIO = 0.75
 LARGE_FILE_RATIO = 1.8
 FEWEST_FILES = 2
+# A group shared out among cores ends in one file more that is not full; it shall be one of several.
+FILES_PER_SHARE = 3
 # The Dagster partition that a snapshot was written for.
 _SLICE_PROPERTY = "dagster.partition-key"
 
@@ -40,6 +42,17 @@ class FileGroup:
     def output_files(self, target_file_size_bytes: int) -> int:
         """About how many files they become."""
         return max(1, math.ceil(self.total_bytes / target_file_size_bytes))
+
+    def shares(self, count: int) -> list["FileGroup"]:
+        """The same files in about so many groups of about the same size."""
+        shares: list[list[DataFile]] = [[]]
+        taken = 0
+        for file in self.files:
+            if taken * count >= self.total_bytes * len(shares):
+                shares.append([])
+            shares[-1].append(file)
+            taken += file.file_size_in_bytes
+        return [FileGroup(tuple(share)) for share in shares]
 
 
 @dataclass(frozen=True)
@@ -80,6 +93,19 @@ def plan_groups(
         if _is_worth_it(chosen := _choose(files, strategy, limits), metadata, strategy, limits)
     ]
     return within_limits(groups, strategy, max_bytes=limits.max_bytes, max_groups=limits.max_groups)
+
+
+def share_out(groups: Sequence[FileGroup], strategy: CompactionStrategy, *, among: int) -> list[FileGroup]:
+    """Groups for all of so many workers, if there are large ones that need not stay together."""
+    # Rows are in order only when all of them are sorted together.
+    if strategy.strategy_type is not CompactionStrategyType.BIN_PACK or len(groups) >= among:
+        return list(groups)
+    target, each = strategy.target_file_size_bytes, among // max(1, len(groups))
+    return [
+        share
+        for group in groups
+        for share in group.shares(max(1, min(each, group.output_files(target) // FILES_PER_SHARE)))
+    ]
 
 
 def _apart(

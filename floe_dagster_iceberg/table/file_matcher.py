@@ -32,7 +32,10 @@ class FileMatcher:
 
     def no_row(self, file: DataFile) -> bool:
         """Whether no row matches for sure."""
-        return isinstance(self._residual(file), AlwaysFalse) or self._metrics.no_row_matches(file)
+        if self._always:
+            return False
+        # Statistics first: they cost a look at two bounds.
+        return self._metrics.no_row_matches(file) or isinstance(self._residual(file), AlwaysFalse)
 
     def _residual(self, file: DataFile) -> BooleanExpression:
         """What is left of the filter once the file's partition is known."""

@@ -13,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg.models import CompactionPolicy, FileSizeBin, HealthTier, TableHealth
 from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries, read_manifests
 from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.table.file_groups import GroupLimits, plan_groups
 from floe_dagster_iceberg.table.filters import to_row_filter
@@ -70,7 +71,7 @@ def read_live_files(table: Table) -> LiveFiles:
             entry.data_file
             for manifest in changes.unopened
             if manifest.content == ManifestContent.DELETES
-            for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
+            for entry in read_entries(manifest, io)
         ]
     return LiveFiles(changes, deletes)
 
@@ -117,7 +118,7 @@ def measure_health(
         if tier is not HealthTier.SUMMARY:
             measured["metadata_json_bytes"] = len(table.io.new_input(table.metadata_location))
         if tier is HealthTier.MANIFESTS:
-            measured |= _from_manifests([] if snapshot is None else snapshot.manifests(table.io))
+            measured |= _from_manifests(read_manifests(snapshot, table.io))
         if tier is HealthTier.FILES:
             measured |= _from_files(table, live or read_live_files(table), compaction or CompactionPolicy())
     return TableHealth(table=to_identifier(table), tier=tier, measured_at=now or datetime.now(UTC), **measured)

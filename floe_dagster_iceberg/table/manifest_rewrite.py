@@ -3,7 +3,7 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
@@ -17,6 +17,7 @@ from floe_dagster_iceberg.models import MaintenanceOperation, ManifestPolicy
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
 from floe_dagster_iceberg.table._pyiceberg.folding import is_writable
+from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_manifests
 from floe_dagster_iceberg.table._pyiceberg.manifests import ManifestRewriter
 from floe_dagster_iceberg.table.branches import head_of
 from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot_id
@@ -70,7 +71,7 @@ class ManifestRewrite:
 def plan_manifests(metadata: TableMetadata, io: FileIO, policy: ManifestPolicy) -> ManifestGroups:
     """Find the small data manifests of main; manifests of deletes stay as they are."""
     snapshot = metadata.current_snapshot()
-    manifests = [] if snapshot is None else snapshot.manifests(io)
+    manifests = read_manifests(snapshot, io)
     small: dict[int, list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:
         is_small = manifest.manifest_length < policy.target_manifest_size_bytes * _SMALL_MANIFEST_RATIO
@@ -86,7 +87,9 @@ def plan_manifests(metadata: TableMetadata, io: FileIO, policy: ManifestPolicy) 
     )
 
 
-def rewrite_manifests(table: Table, policy: ManifestPolicy, budget: CommitBudget) -> ManifestRewrite:
+def rewrite_manifests(
+    table: Table, policy: ManifestPolicy, budget: CommitBudget, *, snapshot_properties: Mapping[str, str] | None = None
+) -> ManifestRewrite:
     """Put small manifests together in one commit that lists the same files.
 
     Every live entry stays what it is: same file, same snapshot, same sequence numbers. When another
@@ -95,7 +98,7 @@ def rewrite_manifests(table: Table, policy: ManifestPolicy, budget: CommitBudget
     Raises:
         CommitConflictError: Other writers won more often than the budget allows.
     """
-    name, rewriting = table_name(table), _Rewriting(table, policy)
+    name, rewriting = table_name(table), _Rewriting(table, policy, snapshot_properties or {})
     with translated(table.catalog.name, table=name):
         try:
             commit(
@@ -115,8 +118,8 @@ def rewrite_manifests(table: Table, policy: ManifestPolicy, budget: CommitBudget
 class _Rewriting:
     """New manifests, kept over the attempts of a commit."""
 
-    def __init__(self, table: Table, policy: ManifestPolicy) -> None:
-        self._table, self._policy = table, policy
+    def __init__(self, table: Table, policy: ManifestPolicy, snapshot_properties: Mapping[str, str]) -> None:
+        self._table, self._policy, self._snapshot_properties = table, policy, snapshot_properties
         self._started = time.perf_counter()
         self._rewriter: ManifestRewriter | None = None
         self.snapshot_id = new_snapshot_id()
@@ -127,7 +130,7 @@ class _Rewriting:
         self.outcome.plan()
         metadata, io = transaction.table_metadata, self._table.io
         head = head_of(metadata, MAIN_BRANCH, table_name(self._table))
-        manifests = [] if head is None else head.manifests(io)
+        manifests = read_manifests(head, io)
         replaced = {manifest.manifest_path for manifest in self.result.removed}
         if not replaced or not replaced <= {manifest.manifest_path for manifest in manifests}:
             self.discard()
@@ -144,7 +147,8 @@ class _Rewriting:
             snapshot_properties=mark_snapshot(
                 MaintenanceOperation.MANIFESTS, seconds=time.perf_counter() - self._started
             )
-            | {"manifests-replaced": str(len(replaced)), "manifests-kept": str(len(kept))},
+            | {"manifests-replaced": str(len(replaced)), "manifests-kept": str(len(kept))}
+            | dict(self._snapshot_properties),
             branch=MAIN_BRANCH,
         ).commit()
         self.outcome.send()

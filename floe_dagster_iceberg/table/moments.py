@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models.quantities import format_duration
 
 _EPOCH = datetime.fromtimestamp(0, tz=UTC)
 
@@ -31,5 +32,7 @@ def to_milliseconds(duration: timedelta | None, *, argument: str, table: str) ->
         return None
     milliseconds = duration // timedelta(milliseconds=1)
     if milliseconds < 1:
-        raise ValidationError(f"{argument} for '{table}' must be longer than nothing, got {duration}.", table=table)
+        raise ValidationError(
+            f"{argument} for '{table}' must be longer than nothing, got {format_duration(duration)}.", table=table
+        )
     return milliseconds

@@ -9,8 +9,8 @@ from pyiceberg.types import NestedField
 from floe_dagster_iceberg.errors import ValidationError
 
 COLUMN_HINT = (
-    'Name an existing column in metadata "partition_expr", such as {"partition_expr": "event_time"}, '
-    "or in the IO manager's partition_column."
+    'Name an existing column in metadata "partition_expr" or "iceberg/partition_spec", such as '
+    '{"partition_expr": "event_time"}, or in the IO manager\'s partition_column.'
 )
 
 

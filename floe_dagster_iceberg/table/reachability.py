@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries, read_manifests
 from floe_dagster_iceberg.table.stored_files import Place, in_parallel
 
 # Catalogs that keep tables in folders alone write it; it names the current version.
@@ -90,7 +91,7 @@ class ReachableFiles:
         self._places.update(Place.of(location) for location in locations)
 
     def _read_list(self, snapshot: Snapshot) -> list[ManifestFile]:
-        return snapshot.manifests(self._io)
+        return read_manifests(snapshot, self._io)
 
     def _live_files(self, manifest: ManifestFile) -> list[tuple[str, int]]:
         return live_files(manifest, self._io)
@@ -98,7 +99,7 @@ class ReachableFiles:
 
 def live_files(manifest: ManifestFile, io: FileIO) -> list[tuple[str, int]]:
     """Location and bytes of the data or delete files that a manifest holds and has not removed."""
-    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+    entries = read_entries(manifest, io)
     return [(entry.data_file.file_path, entry.data_file.file_size_in_bytes) for entry in entries]
 
 

@@ -6,7 +6,7 @@ planned for: the ref that it touches is where it was, the snapshot that it needs
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot, ancestors_of, is_ancestor_of
+from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg.errors import RollbackError, SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.table._pyiceberg import (
@@ -16,6 +16,7 @@ from floe_dagster_iceberg.table._pyiceberg import (
     history_assertions,
     point_ref,
 )
+from floe_dagster_iceberg.table.ancestry import history_of, is_in_history
 from floe_dagster_iceberg.table.branches import new_branch
 
 
@@ -83,7 +84,7 @@ def fast_forward(transaction: TableTransaction, table: str, branch: str, to: str
         raise ValidationError(
             f"'{branch}' is a tag of '{table}', and tags do not move. Name a branch, or make a new tag.", table=table
         )
-    if not is_ancestor_of(target.snapshot_id, ref.snapshot_id, metadata):
+    if not is_in_history(metadata, ref.snapshot_id, of=target.snapshot_id):
         raise ValidationError(
             f"Branch '{branch}' of '{table}' cannot be forwarded to '{to}': it holds commits that '{to}' lacks. "
             f"Write them to '{to}' as well, or make '{to}' again from '{branch}'.",
@@ -140,7 +141,7 @@ def find_in_history(metadata: TableMetadata, table: str, snapshot_id: int) -> Sn
     """
     target = _snapshot(metadata, table, snapshot_id)
     main = metadata.refs.get(MAIN_BRANCH)
-    if main is None or not is_ancestor_of(main.snapshot_id, snapshot_id, metadata):
+    if main is None or not is_in_history(metadata, snapshot_id, of=main.snapshot_id):
         raise RollbackError(
             table,
             snapshot=snapshot_id,
@@ -155,7 +156,7 @@ def find_in_time(metadata: TableMetadata, table: str, timestamp_ms: int, *, mome
     Raises:
         RollbackError: Main's history, as far as it has not expired, begins later.
     """
-    history = ancestors_of(metadata.current_snapshot(), metadata)
+    history = history_of(metadata, metadata.current_snapshot())
     target = next((snapshot for snapshot in history if snapshot.timestamp_ms <= timestamp_ms), None)
     if target is None:
         raise RollbackError(

@@ -12,7 +12,7 @@ from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from floe_dagster_iceberg.table._pyiceberg.nulls import NullSafeScan
+from floe_dagster_iceberg.table._pyiceberg.planning import NullSafeScan
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.damaged_files import reading_files
 from floe_dagster_iceberg.table.data_files import DataFileWriter
@@ -35,9 +35,12 @@ def remove_matching_rows(
     straddling: list[DataFile] = []
     matches = FileMatcher(metadata, row_filter)
     for entry in changes.live_entries():
+        # Most files that are looked at hold none of the rows, so that is asked first.
+        if matches.no_row(entry.data_file):
+            continue
         if matches.all_rows(entry.data_file):
             changes.remove([entry.data_file])
-        elif not matches.no_row(entry.data_file):
+        else:
             straddling.append(entry.data_file)
     if straddling:
         for task in tasks_for(metadata, io, snapshot, straddling, row_filter):

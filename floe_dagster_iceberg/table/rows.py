@@ -18,12 +18,13 @@ from floe_dagster_iceberg.table.metadata_session import MetadataSession
 from floe_dagster_iceberg.table.scope import FilterScope
 from floe_dagster_iceberg.table.session import TableRef, table_attributes, to_identifier
 from floe_dagster_iceberg.table.write import RowWrite, write_rows
-from floe_dagster_iceberg.telemetry import annotate, traced
+from floe_dagster_iceberg.telemetry import annotate, tell_written, traced
+from floe_dagster_iceberg.telemetry import attributes as names
 
 
 def _mode_attributes(mode: WriteMode) -> Callable[..., dict[str, Any]]:
     def describe(table: TableRef, *_: Any, **__: Any) -> dict[str, Any]:
-        return {**table_attributes(table), "write.mode": mode.value}
+        return {**table_attributes(table), names.WRITE_MODE: mode.value}
 
     return describe
 
@@ -33,13 +34,13 @@ def _config_attributes(
 ) -> dict[str, Any]:
     del data
     mode = config.mode if config is not None else keywords.get("mode", WriteMode.APPEND)
-    return {**table_attributes(table), "write.mode": str(mode)}
+    return {**table_attributes(table), names.WRITE_MODE: str(mode)}
 
 
 class RowOperations(MetadataSession):
     """Writing and deleting rows. Each call is one commit that readers see whole or not at all."""
 
-    @traced("append", _mode_attributes(WriteMode.APPEND))
+    @traced("append", _mode_attributes(WriteMode.APPEND), report=tell_written)
     def append(
         self,
         table: TableRef,
@@ -76,7 +77,7 @@ class RowOperations(MetadataSession):
             evolve_schema=evolve_schema,
         )
 
-    @traced("overwrite", _mode_attributes(WriteMode.OVERWRITE))
+    @traced("overwrite", _mode_attributes(WriteMode.OVERWRITE), report=tell_written)
     def overwrite(
         self,
         table: TableRef,
@@ -119,7 +120,7 @@ class RowOperations(MetadataSession):
             evolve_schema=evolve_schema,
         )
 
-    @traced("upsert", _mode_attributes(WriteMode.UPSERT))
+    @traced("upsert", _mode_attributes(WriteMode.UPSERT), report=tell_written)
     def upsert(
         self,
         table: TableRef,
@@ -161,7 +162,7 @@ class RowOperations(MetadataSession):
             evolve_schema=evolve_schema,
         )
 
-    @traced("delete", table_attributes)
+    @traced("delete", table_attributes, report=tell_written)
     def delete(
         self,
         table: TableRef,
@@ -196,7 +197,7 @@ class RowOperations(MetadataSession):
         )
         return None if snapshot is None else SnapshotInfo.from_pyiceberg_snapshot(snapshot)
 
-    @traced("write_data", _config_attributes)
+    @traced("write_data", _config_attributes, report=tell_written)
     def write_data(
         self,
         table: TableRef,
@@ -230,7 +231,7 @@ class RowOperations(MetadataSession):
         rows = to_arrow_rows(data)
         loaded = self._load(table)
         strategy = settings.commit_strategy or self.config.default_commit_strategy
-        annotate("commit.strategy", strategy.value)
+        annotate({names.COMMIT_STRATEGY: strategy.value})
         written = write_rows(
             loaded,
             RowWrite(
@@ -245,6 +246,7 @@ class RowOperations(MetadataSession):
             ),
             self._budget,
         )
+        annotate({names.ATTEMPTS: written.attempts})
         return SnapshotInfo.from_pyiceberg_snapshot(written.snapshot)
 
 

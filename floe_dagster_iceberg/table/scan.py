@@ -16,24 +16,31 @@ from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import RowFilter
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import stream_batches
-from floe_dagster_iceberg.table._pyiceberg.nulls import NullSafeScan
+from floe_dagster_iceberg.table._pyiceberg.planning import NullSafeScan
 from floe_dagster_iceberg.table.damaged_files import reading_files
 from floe_dagster_iceberg.table.file_matcher import FileMatcher
 from floe_dagster_iceberg.table.filters import to_row_filter
 from floe_dagster_iceberg.table.moments import to_timestamp_ms
 from floe_dagster_iceberg.table.row_mask import compares_uuids, mask_rows
 from floe_dagster_iceberg.table.session import CatalogSession, TableRef, table_attributes
-from floe_dagster_iceberg.telemetry import traced
+from floe_dagster_iceberg.telemetry import Operation, running_operation, traced
+from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry.metrics import count_read
 
 
 def _scan_attributes(table: TableRef, columns: Sequence[str] | None = None, *_: Any, **__: Any) -> dict[str, Any]:
-    return table_attributes(table) | ({"columns": list(columns)} if columns is not None else {})
+    return table_attributes(table) | ({names.COLUMNS: list(columns)} if columns is not None else {})
+
+
+def _tell_rows(operation: Operation, rows: pa.Table) -> None:
+    operation.tell({names.RECORDS_READ: rows.num_rows, names.BYTES_READ: rows.nbytes})
+    count_read(rows.num_rows, rows.nbytes, operation.told)
 
 
 class ScanOperations(CatalogSession):
     """Reading rows, now or as they were."""
 
-    @traced("scan", _scan_attributes)
+    @traced("scan", _scan_attributes, report=_tell_rows)
     def scan(
         self,
         table: TableRef,
@@ -91,7 +98,20 @@ class ScanOperations(CatalogSession):
         version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref)
         scan = _data_scan(loaded, version, columns, row_filter, None)
         schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
-        return pa.RecordBatchReader.from_batches(schema, _batches(loaded, scan, schema))
+        return pa.RecordBatchReader.from_batches(schema, _counted(_batches(loaded, scan, schema)))
+
+
+def _counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Count what passes; the operation that opened the stream has ended when it is read."""
+    operation = running_operation()
+    told = {} if operation is None else operation.told
+    return _counting(batches, told)
+
+
+def _counting(batches: Iterator[pa.RecordBatch], told: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        count_read(batch.num_rows, batch.nbytes, told)
+        yield batch
 
 
 def _batches(table: Table, scan: DataScan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

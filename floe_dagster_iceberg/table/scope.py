@@ -92,4 +92,5 @@ class _SliceGuard(RowGuard):
                 columns=self._scope.rows.columns,
                 rows=self.rows_outside,
                 null_rows=self._null_rows,
+                partition=str(self._scope.rows),
             )

@@ -1,19 +1,28 @@
 """What all operations of the table manager share: the catalog, the settings, names into tables."""
 
+from collections.abc import Callable
 from threading import Lock
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from opentelemetry.trace import Tracer
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models import IcebergTableManagerConfig, TableConfig, TableIdentifier
+from floe_dagster_iceberg.errors import StaleTableMetadataError, ValidationError
+from floe_dagster_iceberg.models import (
+    IcebergTableManagerConfig,
+    StaleTableRecoveryMode,
+    TableConfig,
+    TableIdentifier,
+)
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, StoragePlugin
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.commit import CommitBudget
+from floe_dagster_iceberg.table.recovery import repair_table
 from floe_dagster_iceberg.telemetry import Telemetry
+from floe_dagster_iceberg.telemetry import attributes as names
 
+Answer = TypeVar("Answer")
 TableRef: TypeAlias = Table | str | TableIdentifier
 """A table, by itself or by name."""
 
@@ -33,6 +42,7 @@ class CatalogSession:
         self._source, self._storage_plugin = catalog_plugin, storage_plugin
         self.config = config or IcebergTableManagerConfig()
         self._telemetry = Telemetry(tracer, logger)
+        self._telemetry.known = {names.CATALOG: _name_of(catalog_plugin), names.ENGINE: "pyiceberg"}
         self._connecting = Lock()
         self._connected: Catalog | None = None
 
@@ -48,11 +58,17 @@ class CatalogSession:
     def _connect(self) -> Catalog:
         if isinstance(self._source, Catalog):
             return self._source
-        properties: dict[str, Any] = {}
-        if self._storage_plugin is not None:
-            properties = dict(self._storage_plugin.get_pyiceberg_fileio().properties)
-        with translated(getattr(self._source, "name", type(self._source).__name__)):
-            return cast("Catalog", self._source.connect(properties))
+        with self._telemetry.operation("connect_catalog", is_logged=False):
+            properties: dict[str, Any] = {}
+            if self._storage_plugin is not None:
+                properties = dict(self._storage_plugin.get_pyiceberg_fileio().properties)
+            with translated(getattr(self._source, "name", type(self._source).__name__)):
+                return cast("Catalog", self._source.connect(properties))
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Where spans and log events go; what works with this manager shares it."""
+        return self._telemetry
 
     @property
     def _budget(self) -> CommitBudget:
@@ -64,8 +80,26 @@ class CatalogSession:
             return table
         identifier = to_identifier(table)
         catalog = self.catalog
-        with translated(catalog.name, table=identifier):
-            return catalog.load_table(identifier.as_tuple)
+
+        def load() -> Table:
+            with translated(catalog.name, table=identifier):
+                return catalog.load_table(identifier.as_tuple)
+
+        return self.recovering(identifier, load)
+
+    def recovering(self, table: TableIdentifier, use: Callable[[], Answer]) -> Answer:
+        """Use a table; where its metadata cannot be read and may be repaired, repair it and use it then.
+
+        Raises:
+            StaleTableMetadataError: It cannot be read, and is not to be repaired or cannot be.
+        """
+        try:
+            return use()
+        except StaleTableMetadataError as stale:
+            if self.config.stale_table_recovery_mode is not StaleTableRecoveryMode.REPAIR:
+                raise
+            repair_table(self.catalog, table, stale)
+        return use()
 
 
 def to_identifier(table: TableRef | TableConfig) -> TableIdentifier:
@@ -96,7 +130,15 @@ def to_identifier(table: TableRef | TableConfig) -> TableIdentifier:
 def table_attributes(table: TableRef | TableConfig, *_: Any, **__: Any) -> dict[str, Any]:
     """Span attributes of an operation whose first argument is a table."""
     name = table if isinstance(table, str) else str(to_identifier(table))
-    return {"table.identifier": name}
+    return {names.TABLE: name, names.NAMESPACE: name.rpartition(".")[0]}
+
+
+def _name_of(source: CatalogPlugin | Catalog) -> str:
+    """The catalog's name; of a plugin that does not tell it before it connects, the plugin's."""
+    if isinstance(source, Catalog):
+        return str(source.name)
+    config = getattr(source, "config", None)
+    return str(getattr(config, "catalog_name", None) or getattr(source, "name", type(source).__name__))
 
 
 def _first_sentence(error: ValueError) -> str:

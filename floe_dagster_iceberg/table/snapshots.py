@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from opentelemetry import trace
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
@@ -16,7 +15,8 @@ from floe_dagster_iceberg.table.managed_snapshots import ManagedSnapshots
 from floe_dagster_iceberg.table.metadata_session import MetadataSession, table_name
 from floe_dagster_iceberg.table.moments import to_milliseconds, to_timestamp_ms
 from floe_dagster_iceberg.table.session import TableRef, table_attributes, to_identifier
-from floe_dagster_iceberg.telemetry import traced
+from floe_dagster_iceberg.telemetry import annotate, traced
+from floe_dagster_iceberg.telemetry import attributes as names
 
 _MILLISECONDS_PER_DAY = 24 * 60 * 60 * 1000
 
@@ -251,7 +251,7 @@ class SnapshotOperations(MetadataSession):
         keep = _positive(keep, "The number of snapshots to keep", name) or self.config.min_snapshots_to_keep
         retention = Retention(older_than_ms=older_than_ms, min_snapshots_to_keep=keep, now_ms=now_ms)
         expired = self._expire(self._load_newest(table), retention)
-        trace.get_current_span().set_attribute("snapshots.expired", expired)
+        annotate({names.SNAPSHOTS_EXPIRED: expired})
         return expired
 
     def _expire(self, table: Table, retention: Retention) -> int:

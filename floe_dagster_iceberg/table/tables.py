@@ -7,13 +7,15 @@ from pyiceberg.table import Table
 from floe_dagster_iceberg.errors import TableAlreadyExistsError, ValidationError
 from floe_dagster_iceberg.models import IDENTIFIER_PATTERN, TableConfig, TableIdentifier
 from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table.namespaces import ensure_namespace, ensure_parent
 from floe_dagster_iceberg.table.schemas import SchemaLike, SpecLike, to_iceberg_schema, to_iceberg_spec
 from floe_dagster_iceberg.table.session import CatalogSession, TableRef, table_attributes, to_identifier
+from floe_dagster_iceberg.telemetry import attributes as names
 from floe_dagster_iceberg.telemetry import traced
 
 
 def _namespace_attributes(namespace: "NamespaceRef" = "", *_: object, **__: object) -> dict[str, str]:
-    return {"namespace": namespace if isinstance(namespace, str) else ".".join(namespace)}
+    return {names.NAMESPACE: namespace if isinstance(namespace, str) else ".".join(namespace)}
 
 
 NamespaceRef = str | Sequence[str]
@@ -171,7 +173,7 @@ class TableOperations(CatalogSession):
     def create_namespace(
         self, namespace: NamespaceRef, properties: Mapping[str, str] | None = None, *, if_not_exists: bool = False
     ) -> None:
-        """Create a namespace; levels of a nested one are joined by dots.
+        """Create a namespace; levels of a nested one are joined by dots, and missing ones above it are created.
 
         Raises:
             ValidationError: It exists already, and `if_not_exists` is not set.
@@ -179,8 +181,9 @@ class TableOperations(CatalogSession):
         parts, catalog = _parts(namespace), self.catalog
         with translated(catalog.name, namespace=parts):
             if if_not_exists:
-                catalog.create_namespace_if_not_exists(parts, dict(properties or {}))
+                ensure_namespace(catalog, parts, properties)
             else:
+                ensure_parent(catalog, parts)
                 catalog.create_namespace(parts, dict(properties or {}))
 
     @traced("drop_namespace", _namespace_attributes)

@@ -23,6 +23,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models.quantities import counted
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.data_files import DataFileWriter
 from floe_dagster_iceberg.table.file_changes import FileChanges
@@ -43,8 +44,8 @@ def check_keys(table: str, schema: Schema, rows: pa.Table, keys: Sequence[str]) 
         if key not in schema.column_names or key not in rows.column_names:
             where = "table" if key not in schema.column_names else "rows"
             raise ValidationError(
-                f"Join column '{key}' is not in the {where} (table '{table}'). "
-                f"Columns of the rows: {', '.join(rows.column_names)}.",
+                f"Join column '{key}' is not in the {where} (table '{table}'). Name a column that table and rows have; "
+                f"the rows have {', '.join(rows.column_names)}.",
                 table=table,
             )
         if pa.types.is_nested(rows.column(key).type):
@@ -54,18 +55,28 @@ def check_keys(table: str, schema: Schema, rows: pa.Table, keys: Sequence[str]) 
                 table=table,
             )
         if nulls := rows.column(key).null_count:
-            raise ValidationError(
-                f"{nulls} rows for '{table}' hold NULL in join column '{key}' and would match nothing. "
-                "Fill or drop them.",
-                table=table,
-            )
+            raise null_keys_error(table, key, rows=nulls)
     distinct = _comparable(rows.select(list(keys))).group_by(list(keys)).aggregate([]).num_rows
     if distinct < rows.num_rows:
-        raise ValidationError(
-            f"{rows.num_rows - distinct} rows for '{table}' repeat a key of ({', '.join(keys)}). "
-            "Deduplicate the rows: an upsert cannot tell which of them to keep.",
-            table=table,
-        )
+        raise repeated_keys_error(table, keys, rows=rows.num_rows - distinct)
+
+
+def null_keys_error(table: str, key: str, *, rows: int) -> ValidationError:
+    """What to raise for rows without a key."""
+    return ValidationError(
+        f"{counted(rows, 'row')} for '{table}' {'has' if rows == 1 else 'have'} NULL in join column '{key}' and would "
+        "match nothing. Fill or drop them.",
+        table=table,
+    )
+
+
+def repeated_keys_error(table: str, keys: Sequence[str], *, rows: int) -> ValidationError:
+    """What to raise for rows whose key another row has."""
+    return ValidationError(
+        f"{counted(rows, 'row')} for '{table}' {'repeats' if rows == 1 else 'repeat'} a key of ({', '.join(keys)}). "
+        "Deduplicate the rows: an upsert cannot tell which of them to keep.",
+        table=table,
+    )
 
 
 def plan_upsert(

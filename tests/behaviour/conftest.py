@@ -4,10 +4,10 @@ What must differ between the engines is in docs/engines.md and asserted by test_
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from dagster import DagsterInstance
+from services.place import Place
 from services.warehouse import WAREHOUSES, ArrowWarehouse, Warehouse
 
 
@@ -19,11 +19,11 @@ def shared_instance() -> Iterator[DagsterInstance]:
 
 
 @pytest.fixture(params=WAREHOUSES)
-def warehouse(request: pytest.FixtureRequest, tmp_path: Path, shared_instance: DagsterInstance) -> Warehouse:
-    return WAREHOUSES[request.param].open(tmp_path, shared_instance)
+def warehouse(request: pytest.FixtureRequest, place: Place, shared_instance: DagsterInstance) -> Warehouse:
+    return WAREHOUSES[request.param].open(place, shared_instance)
 
 
 @pytest.fixture
-def arrow_warehouse(tmp_path: Path, shared_instance: DagsterInstance) -> ArrowWarehouse:
+def arrow_warehouse(place: Place, shared_instance: DagsterInstance) -> ArrowWarehouse:
     """For what only Arrow takes: frames of other libraries, streams."""
-    return ArrowWarehouse.open(tmp_path, shared_instance)
+    return ArrowWarehouse.open(place, shared_instance)

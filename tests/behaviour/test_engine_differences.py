@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from dagster import AssetExecutionContext, AssetsDefinition, StaticPartitionsDefinition, asset
 from services.io_results import failure_of, shown
+from services.place import Place
 from services.table_facts import live_files, to_path
 from services.warehouse import Warehouse
 
@@ -110,12 +111,12 @@ def test_snapshot_ids(warehouse: Warehouse) -> None:
     assert follows_from_the_key is {"arrow": True, "spark": False}[warehouse.engine]
 
 
-def test_files_of_a_write_that_fails(warehouse: Warehouse, tmp_path: Path) -> None:
+def test_files_of_a_write_that_fails(warehouse: Warehouse, place: Place) -> None:
     items = frames_asset(warehouse.frame({"id": [1]}), warehouse.broken_frame({"id": [2]}))
     warehouse.run(items)
 
     assert not warehouse.run(items, raise_on_error=False).success
-    on_disk = set((tmp_path / "warehouse").rglob("*.parquet"))
+    on_disk = set(place.warehouse.rglob("*.parquet"))
     orphans = on_disk - set(map(to_path, live_files(warehouse.table("items"))))
     assert len(orphans) == {"arrow": 0, "spark": 1}[warehouse.engine]
 

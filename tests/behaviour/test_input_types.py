@@ -110,7 +110,7 @@ def test_any_other_annotation_is_refused_by_naming_those_that_fit(
     result = warehouse.run([numbers, report], selection=[report], raise_on_error=False)
 
     failure = failure_of(result, "report")
-    assert "The annotation <class 'dict'> of input 'numbers' cannot be loaded from Iceberg" in failure
+    assert "The annotation dict of input 'numbers' cannot be loaded from Iceberg" in failure
     assert "pyiceberg.table.Table" in failure
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 from dagster import AssetsDefinition, AssetSpec, MaterializeResult, RetryRequested, multi_asset
+from services.process_numbers import process_numbers
+from services.span_tree import SpanRecorder
 from services.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
@@ -40,6 +42,26 @@ def test_what_is_stored_already_is_not_stored_again(warehouse: Warehouse, settin
     again = result.asset_materializations_for_node("both")[-2]
     assert again.metadata["iceberg/deduplicated"].value is True
     assert again.metadata["iceberg/snapshot_id"].value == str(warehouse.table("left").metadata.current_snapshot_id)
+
+
+@pytest.mark.requirement("S2-US7.1", "S2-US7.2")
+def test_a_retry_is_another_trace_and_finds_the_snapshot_of_the_first(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, numbers = SpanRecorder.of_everything(monkeypatch), process_numbers()
+    numbers.reset()
+
+    warehouse.run(two_tables(warehouse, [], write_mode="append"))
+
+    told = [tree.attributes for tree in recorder.named("iceberg.handle_output")]
+    assert [(span["dagster.asset_key"], span["deduplicated"]) for span in told] == [
+        ("left", False),
+        ("left", True),
+        ("right", False),
+    ]
+    assert told[0]["snapshot.id"] == told[1]["snapshot.id"]
+    assert numbers.changed("iceberg.writes.deduplicated") == {(warehouse.engine, "public.left"): 1}
+    assert len(recorder.trace_ids()) == 3
 
 
 def test_another_run_is_other_work(warehouse: Warehouse) -> None:

@@ -35,8 +35,9 @@ def test_they_are_an_error_unless_the_asset_says_otherwise(warehouse: Warehouse)
     result = warehouse.run(days_asset(warehouse, MIXED), "2024-01-02", raise_on_error=False)
 
     assert failure_of(result, "events") == (
-        "2 rows for 'public.events' lie outside the partition being written (by day, 1 of them NULL there). Filter "
-        'them in the asset, or set metadata {"iceberg/rows_outside_partition": "drop"} or "allow".'
+        "2 rows for 'public.events' lie outside the partition being written (day from 2024-01-02 to before 2024-01-03 "
+        "in UTC; 1 of them NULL there). Filter them in the asset, or set metadata "
+        '{"iceberg/rows_outside_partition": "drop"} or "allow".'
     )
     assert warehouse.table("events").metadata_location == before
 

@@ -141,7 +141,10 @@ def test_the_snapshot_says_who_made_it(warehouse: Warehouse) -> None:
     ("metadata", "message"),
     [
         ({"iceberg/wirte_mode": "append"}, "Did you mean 'iceberg/write_mode'? Known are iceberg/branch"),
-        ({"iceberg/write_mode": "replace"}, "Input should be 'append', 'overwrite' or 'upsert'"),
+        (
+            {"iceberg/write_mode": "replace"},
+            "must be 'append', 'overwrite' or 'upsert', not 'replace'",
+        ),
         ({"iceberg/row_filter": "id > 1"}, "is a setting of inputs, not of outputs"),
     ],
     ids=["unknown", "not valid", "of inputs"],

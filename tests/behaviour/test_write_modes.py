@@ -135,5 +135,5 @@ def test_rows_of_an_upsert_that_share_a_key_are_refused(warehouse: Warehouse) ->
 
     result = warehouse.run(table, raise_on_error=False)
 
-    assert "1 rows for 'public.people' repeat a key of (id)" in failure_of(result, "people")
+    assert "1 row for 'public.people' repeats a key of (id)" in failure_of(result, "people")
     assert not warehouse.exists("people")

@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 from maintenance_upkeep import Upkeep
 from services.lake import NAMESPACE
+from services.place import Place
+from services.polaris_lake import PolarisLake
+from services.servers.running import Servers
 from services.unreliable_catalog import UnreliableCatalog
 
 from floe_dagster_iceberg.models import MaintenanceEngine
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[UnreliableCatalog]:
-    with closing(UnreliableCatalog(tmp_path)) as catalog:
+def catalog(place: Place) -> Iterator[UnreliableCatalog]:
+    with closing(UnreliableCatalog.of(place.connect())) as catalog:
         catalog.create_namespace(NAMESPACE)
         yield catalog
 
@@ -28,3 +31,16 @@ def upkeep(request: pytest.FixtureRequest, tmp_path: Path) -> Upkeep:
 def spark_upkeep(tmp_path: Path) -> Upkeep:
     """For what only Spark can do."""
     return Upkeep.open(tmp_path, MaintenanceEngine.SPARK)
+
+
+@pytest.fixture(scope="session")
+def polaris_servers(servers: Servers) -> Iterator[PolarisLake]:
+    with PolarisLake.on(servers) as lake:
+        yield lake
+
+
+@pytest.fixture
+def polaris(polaris_servers: PolarisLake) -> Iterator[PolarisLake]:
+    """An empty catalog behind the gateway, whose storage lends keys."""
+    with polaris_servers.fresh() as lake:
+        yield lake

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import CommitTableResponse, Table
+from services.place import LocalPlace, Place
 
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -14,13 +15,22 @@ QUICK = IcebergTableManagerConfig(retry_base_delay_seconds=0.1)
 Action = Callable[[], object]
 
 
-class RacingCatalog(SqlCatalog):
-    """Runs one of `meanwhile` before each commit and one of `afterwards` after each that landed, in their order."""
+class RacingCatalog(Catalog):
+    """A catalog that was made to lose races.
 
-    def __init__(self, name: str, **properties: Any) -> None:
-        super().__init__(name, **properties)
-        self.meanwhile: list[Action] = []
-        self.afterwards: list[Action] = []
+    Runs one of `meanwhile` before each commit and one of `afterwards` after each that landed, in their order.
+    """
+
+    meanwhile: list[Action]
+    afterwards: list[Action]
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> "RacingCatalog":
+        """Make any catalog lose races: it stays what it is, and its commits go through here."""
+        catalog.__class__ = type("RacingCatalog", (cls, type(catalog)), {})
+        assert isinstance(catalog, cls)
+        catalog.meanwhile, catalog.afterwards = [], []
+        return catalog
 
     def commit_table(self, table: Table, *arguments: Any) -> CommitTableResponse:
         if self.meanwhile:
@@ -31,10 +41,9 @@ class RacingCatalog(SqlCatalog):
         return response
 
 
-def racing_manager(folder: Path, *meanwhile: Action, afterwards: Sequence[Action] = ()) -> IcebergTableManager:
-    """A manager that always comes second, once per action given."""
-    catalog = RacingCatalog(
-        "floe", uri=f"sqlite:///{folder}/catalog.db?timeout=60", warehouse=f"file://{folder}/warehouse"
-    )
+def racing_manager(lake: Place | Path, *meanwhile: Action, afterwards: Sequence[Action] = ()) -> IcebergTableManager:
+    """A manager that always comes second, once per action given; a folder is a SQLite lake in it."""
+    place = lake if isinstance(lake, Place) else LocalPlace.below(lake)
+    catalog = RacingCatalog.of(place.connect())
     catalog.meanwhile, catalog.afterwards = list(meanwhile), list(afterwards)
     return IcebergTableManager(catalog, config=QUICK)

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-from services.http_stub import HANG, RESET, Fault, RestStub, refused_url, running_stub
+from services.http_stub import RestStub, refused_url, running_stub
+from services.servers.faults import HANG, RESET, Fault
 
 from floe_dagster_iceberg.errors import (
     CatalogAuthenticationError,

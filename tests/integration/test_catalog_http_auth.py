@@ -11,7 +11,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from services.http_stub import Fault, RestStub, running_stub
+from services.http_stub import RestStub, running_stub
+from services.servers.faults import Fault
 
 from floe_dagster_iceberg.errors import CatalogAuthenticationError, CatalogConnectionError
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin
@@ -160,8 +161,16 @@ def test_authenticating_and_creating_a_namespace_are_traced_without_secrets(
         "sales", {"a": CANARY}
     )
     finished = {span.name: dict(span.attributes or {}) for span in spans.get_finished_spans()}
-    assert finished["polaris.authenticate"] == {"scope": "PRINCIPAL_ROLE:A"}
-    assert finished["polaris.create_namespace"] == {"namespace": "sales", "properties": ("a",)}
+    known = {"catalog.name": "floe", "status": "ok"}
+    assert finished == {
+        "polaris.authenticate": {"operation": "authenticate", "scope": "PRINCIPAL_ROLE:A", **known},
+        "polaris.create_namespace": {
+            "operation": "create_namespace",
+            "namespace": "sales",
+            "properties": ("a",),
+            **known,
+        },
+    }
 
 
 def test_a_catalog_without_authentication_is_sent_none(stub: RestStub) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from services.command_line import CommandLine
-from services.http_stub import Fault, RestStub, refused_url, running_stub
+from services.http_stub import RestStub, refused_url, running_stub
+from services.servers.faults import Fault
 
 CANARY = "canary-of-a-secret"
 NO_SPARK = ("doctor", "--no-spark")
@@ -42,7 +43,7 @@ def test_where_all_is_well_everything_is_ok_and_nothing_is_left_behind(lake: Com
     found = states(lake, "doctor")
 
     assert {name: state for name, (state, _) in found.items()} == dict.fromkeys(
-        ("versions", "artifacts", "catalog", "storage", "permissions", "java", "jars"), "ok"
+        ("versions", "artifacts", "definitions", "catalog", "storage", "permissions", "java", "jars"), "ok"
     )
     assert {path for path in lake.folder.rglob("*") if path.is_file()} == before
     assert [name for (name,) in lake.manager.catalog.list_namespaces()] == ["bronze"]
@@ -69,8 +70,41 @@ def test_a_catalog_that_does_not_answer_is_red_with_a_remedy(lake: CommandLine) 
         state, message = states(lake, exit_code=1)["catalog"]
 
     assert state == "failed"
-    assert "is unreachable" in message
-    assert "Check the catalog's URI" in message
+    assert f"is unreachable: {url} refused the connection. Check the catalog's URI" in message
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"maintenance": {"compaction": {"cron": "0 25 * * *"}}}, "cron '0 25 * * *', which is not valid"),
+        ({"maintenance": {"expiry": {"max_age": "soon"}}}, "expiry.max_age (artifacts) must be a duration"),
+        ({"maintenance": {"compaction": {"resources": "huge"}}}, "no resource preset 'huge'"),
+        (
+            {"resource_presets": {"small": {"memory": "1GB"}}},
+            "memory must be written as in '512Mi' or '4Gi', not '1GB'",
+        ),
+        ({"executor": {"type": "k8s"}}, "executor.type must be 'in_process', 'multiprocess' or 'k8s_job_executor'"),
+        ({"executor": {"type": "multiprocess", "config": {"max_concurent": 3}}}, '"max_concurent" at path root:config'),
+    ],
+)
+def test_what_would_keep_a_code_location_from_loading_is_red(
+    lake: CommandLine, config: dict[str, Any], complaint: str
+) -> None:
+    lake.write_artifacts(orchestrator={"type": "dagster", "config": config})
+
+    state, message = states(lake, exit_code=1)["definitions"]
+
+    assert state == "failed"
+    assert complaint in message
+
+
+def test_one_fault_is_told_once(lake: CommandLine) -> None:
+    lake.write_artifacts(catalog={"type": "sqk"})
+
+    found = states(lake, "doctor", exit_code=1)
+
+    assert [name for name, (state, _) in found.items() if state == "failed"] == ["catalog"]
+    assert found["storage"] == ("skipped", "For the same reason as catalog.")
 
 
 def test_a_warehouse_that_cannot_be_written_to_is_red(lake: CommandLine) -> None:

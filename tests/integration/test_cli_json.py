@@ -36,14 +36,17 @@ FIELDS = {
         "refs",
         "health",
         "faults",
+        "policy",
+        "warnings",
         "snapshots",
     },
+    reports.PolicyEntry: {"name", "value", "source"},
     reports.Column: {"id", "name", "type", "required", "doc"},
     reports.PartitionEntry: {"name", "transform", "column"},
     reports.RefEntry: {"name", "type", "snapshot_id"},
     reports.FaultEntry: {"message", "grave", "remedy"},
     reports.UpkeepReport: {"dry_run", "entries"},
-    reports.UpkeepEntry: {"table", "operation", "status", "actionable", "note", "results"},
+    reports.UpkeepEntry: {"table", "operation", "status", "actionable", "note", "results", "policy"},
 }
 REPORTS = {
     value

@@ -1,6 +1,7 @@
 """`floe-iceberg plan` and `maintain`: nothing happens without --execute, and then what the assets would do."""
 
 import hashlib
+import shlex
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,29 @@ def test_without_execute_nothing_changes(lake: CommandLine, command: list[str]) 
     told = lake.run(*command).stdout
 
     assert fingerprint(lake) == before
-    assert "Rewrite 6 files" in told
-    assert "--execute does it" in told
+    assert "Rewrite 6 files of 1 partition into" in told
+    assert told.rstrip().endswith("floe-iceberg maintain '*' --operation compaction --execute")
+
+
+def test_a_plan_ends_with_the_command_that_does_it(lake: CommandLine) -> None:
+    artifacts = ["--artifacts", str(lake.artifacts)]
+
+    *_, command = lake.run("plan", "bronze.*", "--engine", "pyiceberg", *artifacts).stdout.splitlines()
+    program, *words = shlex.split(command)
+
+    assert program == "floe-iceberg"
+    assert words == [
+        "maintain",
+        "bronze.*",
+        "--operation",
+        "compaction",
+        "--engine",
+        "pyiceberg",
+        *artifacts,
+        "--execute",
+    ]
+    lake.run(*words)
+    assert data_files(lake, "bronze.events") == 1
 
 
 def test_a_plan_names_the_files_and_the_reason(lake: CommandLine) -> None:
@@ -99,7 +121,7 @@ def test_a_table_that_fails_does_not_stop_the_others(lake: CommandLine) -> None:
 
 def test_a_table_that_is_named_must_be_there(lake: CommandLine) -> None:
     assert "'bronze.nothing' not found" in lake.run("plan", "bronze.nothing", exit_code=1).stderr
-    assert "no such table" in lake.run("plan", "nothing.*").stdout
+    assert "No table matches 'nothing.*'" in lake.run("plan", "nothing.*", exit_code=1).stderr
 
 
 def test_an_unknown_operation_is_refused_with_the_known_ones(lake: CommandLine) -> None:
@@ -111,7 +133,24 @@ def test_an_unknown_operation_is_refused_with_the_known_ones(lake: CommandLine) 
 def test_a_setting_of_the_artifacts_that_is_wrong_is_told(lake: CommandLine) -> None:
     lake.write_artifacts(orchestrator={"type": "dagster", "config": {"maintenance": {"compaction": {"cron": 5}}}})
 
-    assert "plugins.orchestrator.config.maintenance" in lake.run("plan", exit_code=1).stderr
+    assert "maintenance.compaction.cron must be text, not 5" in lake.run("plan", exit_code=1).stderr
+
+
+def test_what_is_wrong_with_the_policy_is_told_before_the_catalog_is_asked(lake: CommandLine) -> None:
+    bad = {"type": "dagster", "config": {"maintenance": {"engine": "sparc"}}}
+    lake.write_artifacts(catalog={"type": "rest", "config": {"uri": "http://127.0.0.1:1"}}, orchestrator=bad)
+
+    assert "engine (artifacts) must be 'auto'" in lake.run("plan", exit_code=1).stderr
+
+
+def test_the_plan_of_one_table_tells_what_the_policy_decided(lake: CommandLine) -> None:
+    lake.fill("bronze.kept", files=1, properties={"floe.maintenance.expiry.max-age": "30d"})
+
+    told = " ".join(lake.run("plan", "bronze.kept").stdout.split())
+    entries = lake.json("plan", "bronze.kept", "-o", "snapshot_expiry")["entries"]
+
+    assert "expiry.max_age 30 days table property" in told
+    assert {"name": "expiry.max_age", "value": "30 days", "source": "table property"} in entries[0]["policy"]
 
 
 def test_a_table_that_is_named_and_broken_is_told_as_failed(lake: CommandLine) -> None:
@@ -119,4 +158,4 @@ def test_a_table_that_is_named_and_broken_is_told_as_failed(lake: CommandLine) -
 
     [entry] = lake.json("maintain", "bronze.quiet", "-o", "compaction", "--execute", exit_code=1)["entries"]
 
-    assert (entry["status"], entry["note"].partition(":")[0]) == ("failed", "ScanError")
+    assert (entry["status"], entry["note"].partition(":")[0]) == ("failed", "StaleTableMetadataError")

@@ -86,8 +86,8 @@ def test_what_was_not_shown_is_not_undone(lake: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--to", "12345"], "has no snapshot '12345'"),
-        (["--to", "no-tag"], "has no snapshot 'no-tag'"),
+        (["--to", "12345"], "has no snapshot, branch or tag '12345'"),
+        (["--to", "no-tag"], "has no snapshot, branch or tag 'no-tag'"),
         (["--as-of", "2001-01-01"], "no snapshot of main is that old"),
         (["--as-of", "yesterday"], "is no moment. Write it as 2026-01-31"),
     ],

@@ -31,7 +31,82 @@ def test_tables_takes_a_glob(lake: CommandLine) -> None:
     lake.fill("silver.events", files=0)
 
     assert [entry["table"] for entry in lake.json("tables", "silver.*")["tables"]] == ["silver.events"]
-    assert "no such table" in lake.run("tables", "gold.*").stdout
+
+
+def test_a_glob_that_matches_nothing_is_an_error_that_says_what_there_is(lake: CommandLine) -> None:
+    lake.fill("bronze.events", files=0)
+
+    told = lake.run("tables", "gold.*", exit_code=1).stderr
+
+    assert "No table matches 'gold.*'." in told
+    assert "namespaces are bronze" in told
+
+
+def test_a_catalog_without_tables_is_no_error(lake: CommandLine) -> None:
+    lake.manager.create_namespace("bronze")
+
+    assert "has no tables yet" in lake.run("tables").stdout
+    assert lake.json("tables")["tables"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("shop.order", "Did you mean 'shop.orders'?"),
+        ("bronze.orders", "Did you mean 'shop.orders'?"),
+        ("gold.metrics", "namespaces are shop."),
+    ],
+)
+@pytest.mark.parametrize("command", [["inspect"], ["plan"], ["rollback", "--to", "1"]], ids=lambda words: words[0])
+def test_a_table_that_is_not_there_may_have_been_meant_to_be_another(
+    lake: CommandLine, command: list[str], name: str, hint: str
+) -> None:
+    lake.fill("shop.orders", files=0)
+
+    told = lake.run(*command, name, exit_code=1).stderr
+
+    assert f"Table '{name}' not found" in told
+    assert hint in told
+
+
+BAD_POLICY = {"type": "dagster", "config": {"maintenance": {"expiry": {"max_age": "soon"}}}}
+
+
+def test_a_bad_policy_is_a_warning_to_who_only_looks(lake: CommandLine) -> None:
+    lake.fill("shop.orders", files=1)
+    lake.write_artifacts(orchestrator=BAD_POLICY)
+
+    for command in (["tables"], ["inspect", "orders"]):
+        seen = lake.run(*command)
+        assert "shop.orders" in seen.stdout
+        assert "expiry.max_age (artifacts) must be a duration such as '36h'" in seen.stderr
+    [warning] = lake.json("inspect", "orders")["warnings"]
+    assert "not 'soon'" in warning
+
+
+def test_a_bad_property_of_a_table_does_not_keep_one_from_looking_at_it(lake: CommandLine) -> None:
+    lake.fill("shop.orders", files=1, properties={"floe.maintenance.expiry.max-aeg": "7d"})
+
+    assert "Did you mean 'floe.maintenance.expiry.max-age'?" in lake.run("inspect", "orders").stderr
+
+
+def test_inspect_tells_the_policy_and_who_decided_it(lake: CommandLine) -> None:
+    maintenance = {"compaction": {"min_input_files": 7}}
+    lake.write_artifacts(orchestrator={"type": "dagster", "config": {"maintenance": maintenance}})
+    lake.fill(
+        "shop.orders",
+        files=1,
+        properties={"floe.maintenance.orphans.grace": "36h", "history.expire.max-snapshot-age-ms": "2592000000"},
+    )
+
+    policy = {entry["name"]: (entry["value"], entry["source"]) for entry in lake.json("inspect", "orders")["policy"]}
+    shown = " ".join(lake.run("inspect", "orders").stdout.split())
+
+    assert policy["compaction.min_input_files"] == ("7", "artifacts")
+    assert policy["orphans.grace"] == ("1 day 12 hours", "table property")
+    assert policy["expiry.max_age"] == ("30 days", "Iceberg property")
+    assert policy["compaction.target_file_size_bytes"] == ("128.0 MiB", "package default")
+    assert "expiry.max_age 30 days Iceberg property" in shown
 
 
 def test_a_table_that_cannot_be_read_does_not_hide_the_others(lake: CommandLine) -> None:

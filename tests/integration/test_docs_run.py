@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from services.command_line import CommandLine
+from services.helm_chart import deployment_of, load_values
 
 from floe_dagster_iceberg import errors
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.cli.app import main
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+DEPLOY = DOCS.with_name("deploy")
 PAGES = ("quickstart.md", "schema-evolution.md", "time-travel.md", "migration.md", "troubleshooting.md")
 # By every name that they have.
 ERRORS = {
@@ -46,35 +47,38 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path, m
     run_python(page)
 
 
-@pytest.fixture
-def artifacts_file(tmp_path: Path) -> Path:
-    """The ConfigMap of the page on deployment, mounted as a file."""
-    config_map = next(block for block in blocks("deployment.md", "yaml") if "ConfigMap" in block)
-    (tmp_path / "config_map.yaml").write_text(config_map)
-    return tmp_path / "config_map.yaml"
-
-
-def test_the_config_map_of_the_deployment_page_builds_a_code_location(
-    artifacts_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sample_artifacts_build_the_code_location_of_the_deployment_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOE_ARTIFACTS", "set by the page itself")
+    artifacts_file = DEPLOY / "artifacts.yaml"
 
     run_python("deployment.md", artifacts_file=str(artifacts_file))
 
     artifacts = CompiledArtifacts.from_json_file(artifacts_file)
-    assert artifacts.resource_presets.keys() == {"default", "maintenance"}
+    assert artifacts.resource_presets.keys() == {"default", "spark", "maintenance"}
     assert artifacts.storage is not None
 
 
-def test_the_pod_of_the_deployment_page_mounts_what_it_names() -> None:
-    pod = yaml.safe_load(next(block for block in blocks("deployment.md", "yaml") if "kind: Pod" in block))
-    [container] = pod["spec"]["containers"]
-    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+def test_the_deployment_page_speaks_of_every_file_of_deploy() -> None:
+    named = set(re.findall(r"\]\(\.\./deploy/([\w.-]+)\)", (DOCS / "deployment.md").read_text()))
 
-    assert mounts.keys() == {volume["name"] for volume in pod["spec"]["volumes"]}
-    variables = {variable["name"]: variable["value"] for variable in container["env"]}
-    assert variables["FLOE_ARTIFACTS"].startswith(mounts["artifacts"])
-    assert variables["HOME"] == mounts["scratch"]
+    assert named == {file.name for file in DEPLOY.iterdir()} - {"Dockerfile.dockerignore"}
+
+
+def test_the_secrets_that_the_deployment_page_makes_are_those_that_pods_ask_for() -> None:
+    made = {
+        name: set(re.findall(r"--from-literal=([\w-]+)=", line))
+        for line in "".join(blocks("deployment.md", "sh")).splitlines()
+        for name in re.findall(r"create secret generic ([\w-]+)", line)
+    }
+    values = load_values()
+    deployment = deployment_of(values)
+    asked = {secret["name"] for secret in deployment["envSecrets"]} | {values["global"]["postgresqlSecretName"]}
+    asked |= {volume["secret"]["secretName"] for volume in deployment["volumes"] if "secret" in volume}
+
+    assert made.keys() == asked
+    references = re.findall(r'"secret_ref": "([\w-]+)"', (DEPLOY / "artifacts.yaml").read_text())
+    assert {name.upper().replace("-", "_") for name in references} == made["minio"]
+    assert made["polaris"] == {"client-secret"}
 
 
 def commands(page: str) -> Iterator[list[str]]:
@@ -85,7 +89,8 @@ def commands(page: str) -> Iterator[list[str]]:
                 yield [argument.strip("'") for argument in line.split()[1:]]
 
 
-def test_every_command_of_the_page_on_the_command_line_works(tmp_path: Path) -> None:
+def test_every_command_of_the_page_on_the_command_line_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     lake = CommandLine(tmp_path)
     lake.materialize_orders()
     lake.fill("bronze.events", files=6)

@@ -17,7 +17,8 @@ from dagster import (
     asset,
     materialize,
 )
-from services.http_stub import HANG, RestStub, running_stub
+from services.http_stub import RestStub, running_stub
+from services.servers.faults import HANG
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.errors import PluginNotFoundError, SecretNotFoundError, ValidationError, WriteError
@@ -126,7 +127,8 @@ def test_a_warehouse_that_cannot_be_written_to_fails_before_the_asset_runs(tmp_p
 @pytest.mark.requirement("S2-FR-047")
 def test_a_writable_warehouse_is_left_as_it_was(tmp_path: Path) -> None:
     iceberg = IcebergResource(warehouse=str(tmp_path / "warehouse"))
-    iceberg.process_config_and_initialize().setup_for_execution(None)  # type: ignore[arg-type]
+    with iceberg.process_config_and_initialize_cm() as initialized:
+        initialized.setup_for_execution(None)  # type: ignore[arg-type]
     assert not list((tmp_path / "warehouse").iterdir())
 
 

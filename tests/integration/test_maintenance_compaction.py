@@ -160,7 +160,7 @@ def test_a_byte_budget_takes_the_partitions_that_lose_most_files_for_each_byte(m
     result = compact(manager, capped)
 
     assert (result.files_removed, result.files_added) == (6, 1)
-    assert "1 more groups wait for the next run's budget" in result.plan.summary
+    assert "For the next run's budget: 1 more group." in result.plan.summary
 
 
 def test_a_budget_that_nothing_fits_into_is_told(manager: IcebergTableManager) -> None:

@@ -36,6 +36,12 @@ def definitions(lake: NeglectedLake, policy: MaintenancePolicy = EAGER) -> Defin
     return Definitions.merge(Definitions(resources={"iceberg": lake.iceberg}), build_maintenance_definitions(policy))
 
 
+def noted_run(lake: NeglectedLake) -> tuple[str | None, str | None]:
+    """The run and the asset that the newest snapshot names."""
+    summary = lake.table("bronze.orders").current_snapshot().summary  # type: ignore[union-attr]
+    return summary["dagster.run-id"], summary["dagster.asset-key"]  # type: ignore[index]
+
+
 @pytest.mark.requirement("D6")
 def test_the_assets_are_in_one_group_with_kinds_descriptions_and_a_pool(neglected: NeglectedLake) -> None:
     graph = definitions(neglected).resolve_asset_graph()
@@ -53,8 +59,10 @@ def test_compaction_puts_files_together_and_shows_before_and_after(neglected: Ne
     neglected.fill("bronze.orders", files=6)
     before = neglected.table("bronze.orders").metadata.current_snapshot_id
 
-    metadata = metadata_of(run_asset(definitions(neglected), "compaction"), "compaction")
+    result = run_asset(definitions(neglected), "compaction")
+    metadata = metadata_of(result, "compaction")
 
+    assert noted_run(neglected) == (result.run_id, f"{GROUP}/compaction")
     assert neglected.files("bronze.orders") == 1
     assert neglected.ids("bronze.orders") == list(range(6))
     assert metadata["iceberg/files_before"] == 6
@@ -143,7 +151,7 @@ def test_the_launchpad_brings_orphans_back_from_quarantine(neglected: NeglectedL
     counted = metadata_of(
         run_asset(definitions(neglected), "orphan_files", {"restore": True, "dry_run": True}), "orphan_files"
     )
-    assert "1 files would move back from quarantine." in counted["iceberg/results"]
+    assert "1 file would move back from quarantine." in counted["iceberg/results"]
     assert not orphan.exists()
     run_asset(definitions(neglected), "orphan_files", {"restore": True})
     assert (orphan.read_bytes(), orphan.stat().st_mtime) == (b"nobody's", 0)

@@ -168,7 +168,7 @@ def test_a_health_check_passes_warns_and_fails_as_files_pile_up(
     warned = materialize_orders(definitions, instance)
     assert not warned.passed
     assert warned.severity is AssetCheckSeverity.WARN
-    assert warned.description == "small files is 4, more than 3: run compaction"
+    assert warned.description == "4 small files, more than 3: run compaction"
     neglected.append("bronze.orders", files=2)
     failed = materialize_orders(definitions, instance)
     assert failed.severity is AssetCheckSeverity.ERROR

@@ -21,8 +21,13 @@ def test_the_launchpad_chooses_spark_and_shows_the_statement(tmp_path: Path) -> 
     # Started outside of a run, so that the run leaves it to the tests that follow.
     assert bundle["pyspark"].spark_session is not None
 
-    metadata = metadata_of(run_asset(bundle.definitions(), "compaction", {"engine": "spark"}), "compaction")
+    result = run_asset(bundle.definitions(), "compaction", {"engine": "spark"})
+    metadata = metadata_of(result, "compaction")
+    snapshot = lake.table("bronze.orders").current_snapshot()
 
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary["dagster.run-id"] == result.run_id
     assert lake.files("bronze.orders") == 1
     assert lake.ids("bronze.orders") == list(range(6))
     assert "CALL `floe`.system.rewrite_data_files(" in metadata["iceberg/statements"]

@@ -42,9 +42,9 @@ def orphans(table: Table, overrides: list[MaintenanceRail], **arguments: Any) ->
 
 
 CASES = [
-    (expiry, {"max_age": 23 * HOUR}, "expiry_age", "max_age 23:00:00 is below 1 day, so running readers"),
+    (expiry, {"max_age": 23 * HOUR}, "expiry_age", "max_age of 23 hours is below 1 day, so running readers"),
     (expiry, {"governance_min_age": 30 * DAY}, "governance_retention", "7 days is below the 30 days that governance"),
-    (orphan_policy, {"older_than": 2 * DAY}, "orphan_age", "older_than 2 days is below 3 days, so files of running"),
+    (orphan_policy, {"older_than": 2 * DAY}, "orphan_age", "older_than of 2 days is below 3 days, so files of"),
     (orphan_policy, {"neighbours": ["a.b"]}, "shared_location", "overlaps with that of 'a.b', whose files"),
     (orphan_policy, {"neighbours": list("abcde")}, "shared_location", "'a', 'b', 'c' and 2 more"),
     (orphans, {"foreign_metadata": ["x.json"]}, "shared_location", "the metadata of another table ('x.json')"),

@@ -19,8 +19,7 @@ class RestLake:
     """A table behind a REST server, and somebody who acts on it right before a commit arrives there."""
 
     def __init__(self, stub: RestStub) -> None:
-        stub.catalog.close()
-        self._catalog = stub.catalog = RacingCatalog("stub", **stub.catalog.properties)
+        self._catalog = stub.catalog = RacingCatalog.of(stub.catalog)
         self._catalog.create_namespace("bronze")
         self.beside = IcebergTableManager(self._catalog, config=QUICK)
         self._rest = IcebergTableManager(RestCatalog("rest", uri=stub.url), config=QUICK)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from services.lake import Lake
+from services.place import Place
 from services.rival_writer import QUICK, rival_writer
 from services.table_facts import live_files, reachable_files, to_path
 from services.unreliable_catalog import UnreliableCatalog
@@ -23,8 +23,8 @@ def rows(start: int, count: int, part: str = "a") -> pa.Table:
 
 
 @pytest.fixture
-def lake(catalog: UnreliableCatalog, tmp_path: Path) -> Lake:
-    return Lake(tmp_path, catalog)
+def lake(catalog: UnreliableCatalog, place: Place) -> Lake:
+    return Lake(place, catalog)
 
 
 @pytest.fixture

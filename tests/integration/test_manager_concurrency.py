@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
-from services.lake import Lake, open_catalog
+from services.lake import Lake
+from services.place import Place
 from services.racing_worker import SHARED, race
 from services.rival_writer import rival_writer
 from services.table_facts import recounted_totals, summary_totals
@@ -24,14 +25,14 @@ CREW = 8
 @pytest.mark.requirement("S2-US5.3", "S2-SC-006", "S2-FR-016", "S2-FR-028", "S4-create_table_if_not_exists")
 @pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_eight_processes_create_append_overwrite_and_upsert_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     # Where the server that makes the processes finds what it imports.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
 
-    assert race(tmp_path, crew=CREW, rounds=rounds) == []
-    with closing(open_catalog(tmp_path)) as catalog:
-        compare_rounds(Lake(tmp_path, catalog), rounds)
+    assert race(place, tmp_path, crew=CREW, rounds=rounds) == []
+    with closing(place.connect()) as catalog:
+        compare_rounds(Lake(place, catalog), rounds)
 
 
 def compare_rounds(lake: Lake, rounds: int) -> None:

@@ -237,5 +237,5 @@ def test_the_span_tells_how_many_expired(lake: Lake, table: Table) -> None:
     manager = IcebergTableManager(lake.catalog, tracer=provider.get_tracer("test"))
     manager.expire_snapshots(T, retain_last=1, now=NOW)
 
-    (span,) = spans.get_finished_spans()
+    *_, span = spans.get_finished_spans()
     assert (span.name, span.attributes["snapshots.expired"]) == ("iceberg.expire_snapshots", 2)

@@ -35,7 +35,7 @@ def test_a_rollback_before_the_commit_saves_its_snapshot(
     manager: IcebergTableManager, lake: Lake, table: Table
 ) -> None:
     grown = grow(table, [days_ago(day) for day in (9, 8, 7)])
-    stale = racing_manager(lake.folder, lambda: manager.rollback_to_snapshot(T, grown[0]))
+    stale = racing_manager(lake.place, lambda: manager.rollback_to_snapshot(T, grown[0]))
 
     assert expire_all(stale) == 2
 
@@ -49,7 +49,7 @@ def test_a_name_given_before_the_commit_saves_its_snapshot(
     manager: IcebergTableManager, lake: Lake, table: Table, create: str
 ) -> None:
     grown = grow(table, [days_ago(day) for day in (9, 8, 7)])
-    stale = racing_manager(lake.folder, lambda: getattr(manager, create)(T, "saved", grown[1]))
+    stale = racing_manager(lake.place, lambda: getattr(manager, create)(T, "saved", grown[1]))
 
     assert expire_all(stale) == 2
 
@@ -60,7 +60,7 @@ def test_a_name_given_before_the_commit_saves_its_snapshot(
 def test_two_expiries_at_once_count_what_each_did(manager: IcebergTableManager, lake: Lake, table: Table) -> None:
     grow(table, [days_ago(day) for day in (9, 8, 7)])
     counts: list[int] = []
-    second = racing_manager(lake.folder, lambda: counts.append(expire_all(manager)))
+    second = racing_manager(lake.place, lambda: counts.append(expire_all(manager)))
 
     counts.append(expire_all(second))
 
@@ -73,7 +73,7 @@ def test_a_name_removed_before_the_commit_is_planned_without(
 ) -> None:
     grown = grow(table, [days_ago(day) for day in (9, 8)])
     manager.create_tag(T, "v1", grown[0])
-    second = racing_manager(lake.folder, lambda: manager.remove_ref(T, "v1"))
+    second = racing_manager(lake.place, lambda: manager.remove_ref(T, "v1"))
 
     assert expire_all(second) == 2
 
@@ -85,7 +85,7 @@ def test_an_expiry_that_never_gets_its_turn_gives_up_and_changes_nothing(
     tags = [lambda name=f"t{number}": manager.create_tag(T, name) for number in range(50)]
 
     with pytest.raises(CommitConflictError, match="branches or tags have changed"):
-        expire_all(racing_manager(lake.folder, *tags))
+        expire_all(racing_manager(lake.place, *tags))
 
     assert len(lake.table(T).snapshots()) == 3
 

@@ -3,15 +3,14 @@
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 from services.faulty_io import FAULTY_IO, broken_disk, disk_full, failing
 from services.lake import NAMESPACE, Lake
+from services.place import Place
 from services.rival_writer import QUICK
 from services.table_facts import reachable_files
 
@@ -34,12 +33,11 @@ class CodeError(Exception):
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
+def lake(place: Place) -> Iterator[Lake]:
     """A lake whose files can fail."""
-    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
-    with closing(SqlCatalog("floe", uri=uri, warehouse=warehouse, **FAULTY_IO)) as catalog:
+    with closing(place.connect(**FAULTY_IO)) as catalog:
         catalog.create_namespace(NAMESPACE)
-        yield Lake(tmp_path, catalog)
+        yield Lake(place, catalog)
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """Commits that land after everybody has given up on them find their files where they left them."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ForbiddenError
 from services.lake import Lake
+from services.place import Place
 from services.rival_writer import QUICK
 from services.table_facts import reachable_files
 from services.unreliable_catalog import Interrupted, UnreliableCatalog
@@ -22,8 +22,8 @@ BUDGET = CommitBudget(retries=2, base_delay_seconds=0.1)
 
 
 @pytest.fixture
-def lake(catalog: UnreliableCatalog, tmp_path: Path) -> Lake:
-    return Lake(tmp_path, catalog)
+def lake(catalog: UnreliableCatalog, place: Place) -> Lake:
+    return Lake(place, catalog)
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_tables_may_say_where_and_how_their_files_are_written(
     lake: Lake, manager: IcebergTableManager, properties: dict[str, str]
 ) -> None:
     rows = pa.table({"id": [1, 2, 3], "region": ["EU", "US", None]})
-    given = {key: value.format(warehouse=f"file://{lake.warehouse}") for key, value in properties.items()}
+    given = {key: value.format(warehouse=lake.place.warehouse_uri) for key, value in properties.items()}
     manager.create_table("bronze.placed", rows.schema, partitioned_by((2, IdentityTransform(), "region")), given)
 
     manager.append("bronze.placed", rows)

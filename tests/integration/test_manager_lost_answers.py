@@ -1,12 +1,12 @@
 """Commits whose answer is lost, and commits before which others are always quicker: made once, or told honestly."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ServiceUnavailableError
 from services.lake import Lake
+from services.place import Place
 from services.rival_writer import QUICK, rival_writer
 from services.table_facts import live_files, reachable_files, to_path
 from services.unreliable_catalog import Interrupted, UnreliableCatalog
@@ -20,8 +20,8 @@ ROWS = pa.table({"id": [1, 2], "v": [0, 0]})
 
 
 @pytest.fixture
-def lake(catalog: UnreliableCatalog, tmp_path: Path) -> Lake:
-    return Lake(tmp_path, catalog)
+def lake(catalog: UnreliableCatalog, place: Place) -> Lake:
+    return Lake(place, catalog)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from services.lake import Lake, open_catalog
 from services.memory_probe import MIB
+from services.place import LocalPlace
 from services.table_facts import live_files
 
 TARGET = 16 * MIB
@@ -27,7 +28,7 @@ def sizes_by_partition(folder: Path) -> list[list[int]]:
     """Sizes of each partition's files in the order they were written."""
     sizes: dict[object, list[tuple[str, int]]] = defaultdict(list)
     with closing(open_catalog(folder)) as catalog:
-        for path, file in live_files(Lake(folder, catalog).table("bronze.long")).items():
+        for path, file in live_files(Lake(LocalPlace.below(folder), catalog).table("bronze.long")).items():
             sizes[file.partition[0]].append((path, file.file_size_in_bytes))
     return [[size for _, size in sorted(found)] for found in sizes.values()]
 

@@ -7,7 +7,8 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from racing_catalog import QUICK, RacingCatalog
 from schema_cases import change, forced
-from services.http_stub import Fault, RestStub, running_stub
+from services.http_stub import RestStub, running_stub
+from services.servers.faults import Fault
 from snapshot_history import NOW, SCHEMA, T, days_ago, grow, numbers
 
 from floe_dagster_iceberg.errors import IcebergError, SchemaEvolutionError
@@ -18,8 +19,7 @@ from floe_dagster_iceberg.table.manager import IcebergTableManager
 @pytest.fixture
 def stub(tmp_path: Path) -> Iterator[RestStub]:
     with running_stub(tmp_path) as stub:
-        stub.catalog.close()
-        stub.catalog = RacingCatalog("stub", **stub.catalog.properties)
+        stub.catalog = RacingCatalog.of(stub.catalog)
         stub.catalog.create_namespace("bronze")
         yield stub
 

@@ -52,7 +52,7 @@ def scan_without_files(manager: IcebergTableManager, lake: Lake) -> None:
 
 def write_without_space(manager: IcebergTableManager, lake: Lake) -> None:
     table = lake.table("bronze.people")
-    lake.warehouse.rename(lake.folder / "gone")
+    lake.warehouse.rename(lake.warehouse.with_name("gone"))
     lake.warehouse.write_text("no folder")
     manager.append(table, PEOPLE)
 

@@ -172,7 +172,7 @@ def test_a_spec_that_makes_no_sense_is_refused(manager: IcebergTableManager, lak
 
 @pytest.mark.usefixtures("table")
 def test_a_field_added_meanwhile_stays(manager: IcebergTableManager, lake: Lake) -> None:
-    second = racing_manager(lake.folder, lambda: manager.evolve_partition_spec(T, add=["day(ts)"]))
+    second = racing_manager(lake.place, lambda: manager.evolve_partition_spec(T, add=["day(ts)"]))
 
     second.evolve_partition_spec(T, add=["region"])
 
@@ -182,7 +182,7 @@ def test_a_field_added_meanwhile_stays(manager: IcebergTableManager, lake: Lake)
 
 @pytest.mark.usefixtures("table")
 def test_the_same_field_added_meanwhile_is_there_already(manager: IcebergTableManager, lake: Lake) -> None:
-    second = racing_manager(lake.folder, lambda: manager.evolve_partition_spec(T, add=["day(ts)"]))
+    second = racing_manager(lake.place, lambda: manager.evolve_partition_spec(T, add=["day(ts)"]))
 
     with pytest.raises(ValidationError, match="already, as 'ts_day'"):
         second.evolve_partition_spec(T, add=["day(ts)"])

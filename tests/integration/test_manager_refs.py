@@ -153,7 +153,7 @@ def test_a_table_that_only_has_a_branch_gets_its_main(manager: IcebergTableManag
 @pytest.mark.usefixtures("three")
 def test_an_append_that_comes_between_stops_the_forwarding(manager: IcebergTableManager, lake: Lake) -> None:
     manager.append(T, numbers(4), branch="staging")
-    second = racing_manager(lake.folder, lambda: manager.append(T, numbers(5)))
+    second = racing_manager(lake.place, lambda: manager.append(T, numbers(5)))
 
     with pytest.raises(ValidationError, match="commits that 'staging' lacks"):
         second.fast_forward(T, "main", "staging")
@@ -164,7 +164,7 @@ def test_an_append_that_comes_between_stops_the_forwarding(manager: IcebergTable
 @pytest.mark.usefixtures("three")
 def test_a_name_that_is_taken_meanwhile_is_refused(manager: IcebergTableManager, lake: Lake) -> None:
     first = manager.append(T, numbers(4))
-    second = racing_manager(lake.folder, lambda: manager.create_tag(T, "v1"))
+    second = racing_manager(lake.place, lambda: manager.create_tag(T, "v1"))
 
     with pytest.raises(ValidationError, match="already has a tag 'v1'"):
         second.create_tag(T, "v1", manager.list_snapshots(T)[1].snapshot_id)
@@ -182,7 +182,7 @@ def test_a_snapshot_that_expires_meanwhile_is_not_found(
     arguments = {"create_tag": ("v1", three[0]), "rollback_to_snapshot": (three[0],)}[operation]
 
     with pytest.raises(SnapshotNotFoundError):
-        getattr(racing_manager(lake.folder, expire), operation)(T, *arguments)
+        getattr(racing_manager(lake.place, expire), operation)(T, *arguments)
 
     assert set(lake.table(T).refs()) == {"main"}
 

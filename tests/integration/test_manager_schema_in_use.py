@@ -144,7 +144,7 @@ def test_a_change_lands_after_another_writers_change(manager: IcebergTableManage
     manager.create_table(T, NOTES)
     first = [change("add_column", "a", new_type=FieldType.STRING)]
 
-    second = racing_manager(lake.folder, lambda: manager.evolve_schema(T, first))
+    second = racing_manager(lake.place, lambda: manager.evolve_schema(T, first))
     second.evolve_schema(T, [change("add_column", "b", new_type=FieldType.STRING)])
 
     assert lake.table(T).schema().column_names == ["note", "a", "b"]
@@ -155,7 +155,7 @@ def test_a_change_lands_after_another_writers_change(manager: IcebergTableManage
 def test_a_schema_that_changes_before_the_commit_is_checked_again(manager: IcebergTableManager, lake: Lake) -> None:
     manager.create_table(T, NOTES)
     add = [change("add_column", "a", new_type=FieldType.STRING)]
-    second = racing_manager(lake.folder, lambda: manager.evolve_schema(T, add))
+    second = racing_manager(lake.place, lambda: manager.evolve_schema(T, add))
 
     with pytest.raises(SchemaEvolutionError, match="has it already"):
         second.evolve_schema(T, add)
@@ -171,7 +171,7 @@ def test_nulls_written_before_the_commit_are_seen(
     manager.create_table(T, NOTES)
     if rows_before:
         manager.append(T, notes(*rows_before))
-    second = racing_manager(lake.folder, lambda: manager.append(T, notes(None)))
+    second = racing_manager(lake.place, lambda: manager.append(T, notes(None)))
 
     with pytest.raises(SchemaEvolutionError, match="NULL"):
         second.evolve_schema(T, forced(change("make_required", "note")))

@@ -76,9 +76,9 @@ def test_null_replaces_a_value_even_when_the_column_has_no_type(
 @pytest.mark.parametrize(
     ("rows", "keys", "words"),
     [
-        ({"id": [1, 1], "age": [1, 2]}, ["id"], r"1 rows .* repeat a key of \(id\)"),
-        ({"id": [1, None], "age": [1, 2]}, ["id"], "1 rows .* hold NULL in join column 'id'"),
-        ({"id": pa.nulls(2), "age": [1, 2]}, ["id"], "2 rows .* hold NULL in join column 'id'"),
+        ({"id": [1, 1], "age": [1, 2]}, ["id"], r"1 row .* repeats a key of \(id\)"),
+        ({"id": [1, None], "age": [1, 2]}, ["id"], "1 row .* has NULL in join column 'id'"),
+        ({"id": pa.nulls(2), "age": [1, 2]}, ["id"], "2 rows .* have NULL in join column 'id'"),
         ({"age": [1]}, ["id"], "'id' is not in the rows"),
         ({"id": [1], "nick": ["x"]}, ["surname"], "'surname' is not in the table"),
         ({"id": [1]}, [], "upsert needs join_columns"),

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from services.http_stub import Fault, RestStub, running_stub
+from services.http_stub import RestStub, running_stub
+from services.servers.faults import Fault
 from services.spark_lake import SparkLake, keyed
 from services.spark_session import spark_resource
 

@@ -267,8 +267,8 @@ def test_columns_that_differ_only_in_case_are_refused(lake: SparkLake) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"id": [1, 1]}, r"1 rows for 'public\.events' repeat a key of \(id\)"),
-        ({"id": [1, None]}, r"1 rows for 'public\.events' hold NULL in join column 'id'"),
+        ({"id": [1, 1]}, r"1 row for 'public\.events' repeats a key of \(id\)"),
+        ({"id": [1, None]}, r"1 row for 'public\.events' has NULL in join column 'id'"),
     ],
 )
 def test_keys_that_identify_nothing_are_refused(lake: SparkLake, keys: dict[str, list[Any]], message: str) -> None:

@@ -6,14 +6,9 @@ scripted instead.
 """
 
 import json
-import re
 import socket
-import struct
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -22,67 +17,21 @@ from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.table import CommitTableRequest
-
-JSON = {"Content-Type": "application/json"}
-
-
-@dataclass(frozen=True)
-class Fault:
-    """How one request ends: with a status, or in silence, or with a reset connection."""
-
-    status: int = 0
-    body: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
-    hang: bool = False
-    reset: bool = False
-    after_work: bool = False
+from services.servers.faults import JSON, FaultPlan, FaultyHandler, LoopbackServer, Seen
 
 
-HANG = Fault(hang=True)
-RESET = Fault(reset=True)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A request as it arrived."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-
-
-class RestStub:
+class RestStub(FaultPlan):
     """The server's memory: its catalog, what was asked, what is to fail."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.catalog = SqlCatalog("stub", uri=f"sqlite:///{folder}/stub.db", warehouse=f"file://{folder}/stub")
-        self.seen: list[Seen] = []
         self.overrides: dict[str, str] = {}
         self.table_config: dict[str, str] = {}
         self.client: tuple[str, str] | None = None
         self.valid_tokens: set[str] = set()
         self.token_lifetime_seconds = 3600
-        self.closing = threading.Event()
         self.url = ""
-        self._faults: list[tuple[str, re.Pattern[str], Fault]] = []
-        self._lock = threading.Lock()
-
-    def fail(self, method: str, path: str, *faults: Fault) -> None:
-        """The next requests of that method whose path matches end like this, one fault each."""
-        self._faults += [(method, re.compile(path), fault) for fault in faults]
-
-    def count(self, method: str, path: str) -> int:
-        return len([seen for seen in self.seen if seen.method == method and re.search(path, seen.path)])
-
-    def next_fault(self, seen: Seen) -> Fault | None:
-        with self._lock:
-            self.seen.append(seen)
-            for index, (method, pattern, fault) in enumerate(self._faults):
-                if method == seen.method and pattern.search(seen.path):
-                    del self._faults[index]
-                    return fault
-        return None
 
     def serve(self, seen: Seen) -> tuple[int, dict[str, Any]]:  # noqa: C901, PLR0911 - one line per endpoint
         """Do what was asked."""
@@ -161,8 +110,7 @@ class RestStub:
         return 200, json.loads(response.model_dump_json())
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(FaultyHandler):
     stub: RestStub
 
     def _answer(self) -> None:
@@ -171,55 +119,24 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.stub.next_fault(seen)
         status, payload = (0, {}) if fault is not None and not fault.after_work else self.stub.serve(seen)
         if fault is None:
-            self._reply(status, json.dumps(payload), JSON)
+            self.reply(status, json.dumps(payload).encode(), JSON)
         elif fault.hang:
-            self.stub.closing.wait(30)
-            self.close_connection = True
+            self.hang()
         elif fault.reset:
-            # Lingering for zero seconds makes closing send a reset.
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.close_connection = True
-            self.connection.close()
+            self.reset()
         else:
-            self._reply(fault.status, fault.body, {**JSON, **fault.headers})
+            self.reply(fault.status, fault.body.encode(), {**JSON, **fault.headers})
 
     do_GET = do_POST = do_HEAD = do_DELETE = _answer  # noqa: N815 - the names http.server calls
-
-    def _reply(self, status: int, body: str, headers: dict[str, str]) -> None:
-        content = b"" if self.command == "HEAD" else body.encode()
-        self.send_response(status)
-        for key, value in headers.items():
-            self.send_header(key, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Keep test output clean."""
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        """A client that went away is what these tests are about."""
 
 
 @contextmanager
 def running_stub(folder: Path) -> Iterator[RestStub]:
     """A stub on a free port of this machine, until the block ends."""
     stub = RestStub(folder)
-    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"stub": stub}))
-    stub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with closing(stub.catalog), LoopbackServer(type("Handler", (_Handler,), {"stub": stub})) as server:
+        stub.url = f"http://{server.address}"
         yield stub
-    finally:
-        stub.closing.set()
-        server.shutdown()
-        server.server_close()
-        stub.catalog.close()
 
 
 @contextmanager

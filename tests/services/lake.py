@@ -1,10 +1,11 @@
-"""A real lake: a SQLite catalog and a warehouse folder of its own, asked by tests that do not believe the manager."""
+"""A real lake, asked by tests that do not believe the manager."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from services.place import LocalPlace, Place
 
 NAMESPACE = "bronze"
 
@@ -13,16 +14,17 @@ NAMESPACE = "bronze"
 class Lake:
     """What a test asks when it does not want to believe the manager."""
 
-    folder: Path
-    catalog: SqlCatalog
+    place: Place
+    catalog: Catalog
 
     @property
     def warehouse(self) -> Path:
-        return self.folder / "warehouse"
+        """The folder of this machine where the files end up."""
+        return self.place.warehouse
 
-    def connect(self) -> SqlCatalog:
+    def connect(self) -> Catalog:
         """A second, independent client of the same catalog."""
-        return open_catalog(self.folder)
+        return self.place.connect()
 
     def table(self, identifier: str) -> Table:
         return self.catalog.load_table(identifier)
@@ -34,7 +36,7 @@ class Lake:
 
     def files(self, pattern: str = "**/*") -> set[Path]:
         """Files on disk below the warehouse."""
-        return {path for path in self.warehouse.glob(pattern) if path.is_file()}
+        return self.place.files(pattern)
 
     def data_files(self) -> set[Path]:
         return self.files("**/*.parquet")
@@ -44,5 +46,6 @@ class Lake:
         return len(self.table(identifier).metadata.metadata_log) + 1
 
 
-def open_catalog(folder: Path) -> SqlCatalog:
-    return SqlCatalog("floe", uri=f"sqlite:///{folder}/catalog.db?timeout=60", warehouse=f"file://{folder}/warehouse")
+def open_catalog(folder: Path) -> Catalog:
+    """The SQLite catalog of a folder."""
+    return LocalPlace.below(folder).connect()

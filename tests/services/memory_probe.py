@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
+from benchmarks.workers.streaming import peak_mib
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 MIB = 1024 * 1024
@@ -47,10 +47,6 @@ def _columns(rng: np.random.Generator, count: int, *, noise: bool) -> list[pa.Ar
     text = rng.bytes(count * 30).hex()
     texts = pa.array([text[at : at + 60] for at in range(0, len(text), 60)])
     return [pa.array(rng.random(count)), pa.array(rng.integers(0, 2**62, count)), texts]
-
-
-def peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import requests
+
 
 def free_port() -> int:
     """A port nobody listens on right now."""
@@ -21,6 +23,14 @@ def answers(port: int) -> bool:
     with socket.socket() as client:
         client.settimeout(1)
         return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def serves(url: str) -> bool:
+    """Whether a server answers a request, with whatever."""
+    try:
+        return requests.get(url, timeout=5).ok
+    except requests.RequestException:
+        return False
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyiceberg.catalog.sql  # noqa: F401 - otherwise each process would import it, in the middle of the race
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
+from services.place import Place
 
-from floe_dagster_iceberg.plugins.sql import SqlCatalogConfig, SqlCatalogPlugin
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 SCHEMA = pa.schema([("id", pa.int64()), ("worker", pa.int64())])
@@ -20,12 +20,12 @@ SHARED = -1
 _PATIENCE_SECONDS = 500
 
 
-def race(folder: Path, *, crew: int, rounds: int) -> list[str]:
+def race(place: Place, folder: Path, *, crew: int, rounds: int) -> list[str]:
     """Let a crew of processes do the same rounds together; what went wrong, which should be nothing."""
     # A server that has imported everything makes the processes: eight imports would take longer than the race.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pytest", __name__])
-    processes = [context.Process(target=_run, args=(folder, worker, crew, rounds)) for worker in range(crew)]
+    processes = [context.Process(target=_run, args=(place, folder, worker, crew, rounds)) for worker in range(crew)]
     for process in processes:
         process.start()
     for process in processes:
@@ -35,11 +35,10 @@ def race(folder: Path, *, crew: int, rounds: int) -> list[str]:
     return failures + [f"exit code {process.exitcode}" for process in processes if process.exitcode]
 
 
-def _run(folder: Path, worker: int, crew: int, rounds: int) -> None:
+def _run(place: Place, folder: Path, worker: int, crew: int, rounds: int) -> None:
     try:
-        uri, warehouse = f"sqlite:///{folder}/catalog.db", f"file://{folder}/warehouse"
-        with closing(SqlCatalogPlugin(SqlCatalogConfig(uri=uri, warehouse=warehouse)).catalog) as catalog:
-            manager = IcebergTableManager(catalog)
+        manager = place.iceberg().table_manager
+        with closing(manager.catalog):
             for number in range(rounds):
                 _wait_for_all(folder, crew, f"{number}-{worker}")
                 manager.create_namespace("bronze", if_not_exists=True)

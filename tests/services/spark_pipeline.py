@@ -13,13 +13,17 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import format_trace_id
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from services.io_results import failure_of
 
 from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
 from floe_dagster_iceberg.resources import IcebergResource
+from floe_dagster_iceberg.spark.interruption import is_connect, run_action
 from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+from floe_dagster_iceberg.telemetry import Telemetry
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")
 # What comes of it, wherever Spark runs.
@@ -39,8 +43,9 @@ EXPECTED = {
     "visits": {
         "rows": [["eu", 10], ["eu", None], ["us", 2]],
         "refs": ["main"],
-        "refused": "1 rows for 'public.visits' lie outside the partition being written",
+        "refused": "1 row for 'public.visits' lies outside the partition being written",
     },
+    "traced": {"snapshots": True, "jobs": True},
 }
 
 
@@ -72,6 +77,12 @@ def visits(config: Visits, pyspark: IcebergSparkResource) -> DataFrame:
 
 
 def run(folder: str, spark: dict[str, Any]) -> dict[str, Any]:
+    """The pipeline as part of somebody's trace."""
+    with TracerProvider().get_tracer("pipeline").start_as_current_span("pipeline") as span:
+        return _run(folder, spark, trace_id=format_trace_id(span.get_span_context().trace_id))
+
+
+def _run(folder: str, spark: dict[str, Any], *, trace_id: str) -> dict[str, Any]:
     """Backfill all days in one run, one of them again, then sum up; then what is out of the ordinary."""
     iceberg = IcebergResource(catalog_uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
     pyspark = IcebergSparkResource(iceberg=iceberg, **spark)
@@ -82,7 +93,18 @@ def run(folder: str, spark: dict[str, Any]) -> dict[str, Any]:
     dg.materialize([orders], resources=resources, partition_key="2024-01-02")
     dg.materialize([orders, revenue], selection=[revenue], resources=resources)
     facts = {name: _facts(iceberg, name) for name in ("orders", "revenue")}
-    return {**facts, "visits": _out_of_the_ordinary(iceberg, resources)}
+    facts["visits"] = _out_of_the_ordinary(iceberg, resources)
+    tables = [iceberg.catalog.load_table(f"public.{name}") for name in facts]
+    stamps = {snapshot.summary["floe.trace-id"] for table in tables for snapshot in table.metadata.snapshots}
+    return {**facts, "traced": {"snapshots": stamps == {trace_id}, "jobs": _tags_jobs(pyspark, trace_id)}}
+
+
+def _tags_jobs(pyspark: IcebergSparkResource, trace_id: str) -> bool:
+    """Whether the jobs of an operation are tagged with its trace."""
+    session = pyspark.spark_session
+    with Telemetry().operation("probe"):
+        tags = run_action(session, session.getTags if is_connect(session) else session.sparkContext.getJobTags)
+    return f"floe.trace-id={trace_id}" in tags
 
 
 def _out_of_the_ordinary(iceberg: IcebergResource, resources: dict[str, Any]) -> dict[str, Any]:

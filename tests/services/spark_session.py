@@ -11,10 +11,18 @@ from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.spark_resource import IcebergSparkResource
 
 MASTER = "local[2]"
-# The SQLite driver always comes along, so that tests of other catalogs can have the same Spark.
+# The jars of all lakes always come along, so that tests of different ones can have the same Spark.
+JARS = (
+    "org.xerial:sqlite-jdbc:3.50.3.0",
+    "org.postgresql:postgresql:42.7.7",
+    "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
+)
 SMALL_MACHINE = {
     "spark.driver.memory": "1g",
-    "spark.jars.packages": "org.xerial:sqlite-jdbc:3.50.3.0",
+    # For the S3 server of the tests; the Spark of all tests may be older than the first test that uses it.
+    "spark.driver.extraJavaOptions": "-Daws.requestChecksumCalculation=when_required "
+    "-Daws.responseChecksumValidation=when_required",
+    "spark.jars.packages": ",".join(JARS),
     "spark.sql.shuffle.partitions": "2",
 }
 

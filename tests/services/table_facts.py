@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from services.servers.s3 import file_behind
 
 
 def live_files(table: Table, snapshot: Snapshot | None = None) -> dict[str, DataFile]:
@@ -43,6 +44,8 @@ def reachable_files(table: Table) -> set[Path]:
 
 
 def to_path(location: str) -> Path:
+    if location.startswith("s3://"):
+        return file_behind(location)
     # Java writes file:/path where Python writes file:///path.
     return Path(unquote(urlsplit(location).path)) if urlsplit(location).scheme else Path(location)
 

@@ -1,11 +1,10 @@
-"""A real SQLite catalog whose answers to commits can get lost, and before which others can commit."""
+"""A real catalog whose answers to commits can get lost, and before which others can commit."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse, Table
 
@@ -16,8 +15,8 @@ class Interrupted(BaseException):
     """What ends a run from outside."""
 
 
-class UnreliableCatalog(SqlCatalog):
-    """Each commit meets the next of `fates`; when there are none left, it lands.
+class UnreliableCatalog(Catalog):
+    """A catalog that was made unreliable. Each commit meets the next of `fates`; when there are none left, it lands.
 
     Attributes:
         fates: What becomes of the commits to come.
@@ -28,15 +27,22 @@ class UnreliableCatalog(SqlCatalog):
         late: Lets the commit that was to land late do so.
     """
 
-    def __init__(self, folder: Path, **properties: str) -> None:
-        uri, warehouse = f"sqlite:///{folder}/catalog.db?timeout=60", f"file://{folder}/warehouse"
-        super().__init__("floe", uri=uri, warehouse=warehouse, **properties)
-        self.fates: list[Fate] = []
-        self.meanwhile: Callable[[], object] = lambda: None
-        self.commits = 0
-        self.unreachable = False
-        self.late: Callable[[], object] = lambda: None
-        self.lost: Callable[[], BaseException] = lambda: CommitStateUnknownException("no answer")
+    fates: list[Fate]
+    meanwhile: Callable[[], object]
+    commits: int
+    unreachable: bool
+    late: Callable[[], object]
+    lost: Callable[[], BaseException]
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> "UnreliableCatalog":
+        """Make any catalog unreliable: it stays what it is, and its commits go through here."""
+        catalog.__class__ = type("UnreliableCatalog", (cls, type(catalog)), {})
+        assert isinstance(catalog, cls)
+        catalog.fates, catalog.commits, catalog.unreachable = [], 0, False
+        catalog.meanwhile = catalog.late = lambda: None
+        catalog.lost = lambda: CommitStateUnknownException("no answer")
+        return catalog
 
     def commit_table(self, table: Table, *arguments: Any) -> CommitTableResponse:
         self.commits += 1

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ from dagster import AssetsDefinition, DagsterInstance, ExecuteInProcessResult, m
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast
+from services.place import Place
 from services.spark_session import spark_resource, to_frame
 
 from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
@@ -38,8 +38,8 @@ class Warehouse(ABC):
 
     @classmethod
     @abstractmethod
-    def open(cls, folder: Path, instance: DagsterInstance) -> Self:
-        """An empty lake in a folder."""
+    def open(cls, place: Place, instance: DagsterInstance) -> Self:
+        """An empty lake."""
 
     @abstractmethod
     def frame(self, columns: Columns | pa.Table, schema: pa.Schema | None = None) -> Any:
@@ -115,8 +115,8 @@ class ArrowWarehouse(Warehouse):
     )
 
     @classmethod
-    def open(cls, folder: Path, instance: DagsterInstance) -> Self:
-        iceberg = _iceberg(folder)
+    def open(cls, place: Place, instance: DagsterInstance) -> Self:
+        iceberg = place.iceberg()
         return cls(iceberg, ArrowIcebergIOManager(iceberg=iceberg), instance)
 
     def frame(self, columns: Columns | pa.Table, schema: pa.Schema | None = None) -> pa.Table:
@@ -143,8 +143,8 @@ class SparkWarehouse(Warehouse):
     accepted_types = "pyspark.sql.DataFrame"
 
     @classmethod
-    def open(cls, folder: Path, instance: DagsterInstance) -> Self:
-        iceberg = _iceberg(folder)
+    def open(cls, place: Place, instance: DagsterInstance) -> Self:
+        iceberg = place.iceberg()
         io_manager = SparkIcebergIOManager(iceberg=iceberg, pyspark=spark_resource(iceberg))
         return cls(iceberg, io_manager, instance)
 
@@ -169,7 +169,3 @@ class SparkWarehouse(Warehouse):
 
 
 WAREHOUSES = {warehouse.engine: warehouse for warehouse in (ArrowWarehouse, SparkWarehouse)}
-
-
-def _iceberg(folder: Path) -> IcebergResource:
-    return IcebergResource(catalog_uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")

@@ -115,6 +115,24 @@ def test_keys_we_do_not_know_are_ignored() -> None:
     assert CompiledArtifacts.from_dict(data) == sample("floe_minimal.json")
 
 
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ({"plugins": {"orchestratr": {"type": "dagster"}}}, r"plugins: 'orchestratr' .*did you mean 'orchestrator'\?"),
+        ({"plugins": {"catalogue": {"type": "sql"}}}, r"did you mean 'catalog'\?"),
+        ({"plugins": {}, "governence": {}}, r"'governence' would be ignored \(did you mean 'governance'\?"),
+        ({"plugins": {}, "governance": {"default_ttl_hour": 9}}, r"did you mean 'default_ttl_hours'\?"),
+        (
+            {"plugins": {"orchestrator": {"type": "dagster", "config": {"maintenence": {}}}}},
+            r"plugins\.orchestrator\.config: 'maintenence' .*did you mean 'maintenance'\?",
+        ),
+    ],
+)
+def test_a_key_that_is_only_misspelled_is_refused(data: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        CompiledArtifacts.from_dict(data)
+
+
 @pytest.mark.requirement("S0-F4")
 def test_artifacts_without_a_catalog_are_artifacts() -> None:
     assert sample("floe_without_catalog.json").catalog is None

@@ -31,10 +31,14 @@ EXAMPLES: list[tuple[FloeStorageError, dict[str, Any]]] = [
     ),
     (errors.WriteError("It failed. Try again.", table=TABLE), {}),
     (
-        errors.RowsOutsidePartitionError(TABLE, columns=["day"], rows=3, null_rows=1),
-        {"columns": ("day",), "rows": 3, "null_rows": 1},
+        errors.RowsOutsidePartitionError(TABLE, columns=["day"], rows=3, null_rows=1, partition="day is '1'"),
+        {"columns": ("day",), "rows": 3, "null_rows": 1, "partition": "day is '1'"},
     ),
     (errors.ScanError("It failed. Try again.", table=TABLE), {}),
+    (
+        errors.StaleTableMetadataError(TABLE, metadata_location="s3://a/b.metadata.json", reason=REASON),
+        {"metadata_location": "s3://a/b.metadata.json", "reason": REASON},
+    ),
     (errors.CommitConflictError(TABLE, attempts=3, reason=REASON), {"attempts": 3, "reason": REASON}),
     (
         errors.CommitOutcomeUnknownError(TABLE, snapshot_id=7, reason=REASON, files=["a", "b"]),

@@ -17,6 +17,7 @@ from dagster import (
 from dagster_k8s import k8s_job_executor
 from dagster_k8s.job import get_user_defined_k8s_config
 
+from floe_dagster_iceberg import create_iceberg_resources
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.kubernetes import K8S_CONFIG_TAG, PRESET_TAG, PodSizes, build_executor
@@ -27,7 +28,7 @@ PRESETS = {
     "maintenance": {"cpu": 1, "memory": "2Gi"},
     "large": {
         "requests": {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": 1},
-        "limits": {"memory": "8Gi"},
+        "limits": {"memory": "8Gi", "nvidia.com/gpu": 1},
         "node_selector": {"pool": "batch"},
         "tolerations": [{"key": "batch", "operator": "Exists", "effect": "NoSchedule"}],
     },
@@ -71,7 +72,7 @@ def test_dagster_k8s_reads_the_tag_of_an_op_and_of_a_job(preset: str) -> None:
 def test_a_long_preset_also_says_where_its_pods_go() -> None:
     tags = PodSizes(PRESETS).tags_for("large")
 
-    assert resources_of(tags)["limits"] == {"memory": "8Gi"}
+    assert resources_of(tags)["limits"] == {"memory": "8Gi", "nvidia.com/gpu": "1"}
     assert tags[K8S_CONFIG_TAG]["pod_spec_config"]["node_selector"] == {"pool": "batch"}
 
 
@@ -124,6 +125,21 @@ def test_the_executor_gives_each_step_what_its_asset_gets_unless_its_own_config_
     assert build_executor(artifacts_with(executor={"type": "in_process"}), {"a": small}) is in_process_executor
 
 
+@pytest.mark.requirement("D8")
+def test_a_health_check_gets_as_much_as_the_asset_that_measures_health() -> None:
+    @asset(io_manager_key="iceberg_io_manager")
+    def orders() -> None: ...
+
+    config = {"executor": {"type": "k8s_job_executor"}, "resource_presets": {"maintenance": {"cpu": "3"}}}
+    plugins = {"catalog": {"type": "sql"}, "orchestrator": {"type": "dagster", "config": config}}
+    executor = create_iceberg_resources({"plugins": plugins}, assets=[orders]).executor
+
+    assert executor is not None
+    sizes = executor.apply_config_mapping({"config": {}}).value["config"]["per_step_k8s_config"]
+    assert sizes.keys() == {"orders_iceberg_table_health"}
+    assert resources_of({K8S_CONFIG_TAG: sizes["orders_iceberg_table_health"]})["limits"] == {"cpu": "3"}
+
+
 def test_a_preset_that_is_not_there_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(ValidationError, match=r"no resource preset 'huge' .* Known are default, large, maintenance"):
         PodSizes(PRESETS).tags_for("huge")
@@ -136,11 +152,59 @@ def test_a_preset_that_is_not_there_is_an_error_with_the_known_ones() -> None:
         ({"memory": "1GB"}, "resource_presets.x.memory"),
         ({"cpu": "1", "limits": {"cpu": "2"}}, "give one or the other"),
         ({"gpu": "1"}, "resource_presets.x.gpu"),
+        ({"tolerations": [{"key": "batch", "operator": "Is"}]}, r"resource_presets\.x\.tolerations\..*operator"),
+        ({"tolerations": [{"effect": "NoExecute"}]}, "without a key needs the operator Exists"),
     ],
 )
 def test_a_bad_preset_is_named_by_its_path(preset: dict[str, Any], path: str) -> None:
     with pytest.raises(ValidationError, match=path):
         PodSizes({"x": preset})
+
+
+@pytest.mark.requirement("D8")
+@pytest.mark.parametrize(
+    ("requests", "limits", "sentence"),
+    [
+        ({"memory": "2Gi"}, {"memory": "2000Mi"}, "memory requested is 2Gi, which is above its limit 2000Mi"),
+        ({"memory": "1Gi"}, {"memory": "1G"}, "above its limit 1G"),
+        ({"cpu": 2}, {"cpu": "1900m"}, "cpu requested is 2, which is above its limit 1900m"),
+        ({"nvidia.com/gpu": 1}, {}, "nvidia.com/gpu is never shared, so its limit must be what is requested, 1"),
+        ({"nvidia.com/gpu": 1}, {"nvidia.com/gpu": 2}, "never shared"),
+        ({"memory": "512m"}, {}, "thousandths of a byte: write 512Mi"),
+    ],
+)
+def test_what_kubernetes_would_refuse_at_night_is_refused_at_once(
+    requests: dict[str, Any], limits: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValidationError, match=rf"resource_presets\.x.*{sentence}"):
+        PodSizes({"x": {"requests": requests, "limits": limits}})
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits"),
+    [
+        ({"memory": "1Gi"}, {"memory": "1024Mi"}),
+        ({"memory": "1G"}, {"memory": "1000M"}),
+        ({"memory": "1k"}, {"memory": "1Ki"}),
+        ({"cpu": 0.5}, {"cpu": "500m"}),
+        ({"cpu": "100m"}, {"memory": "1Gi"}),
+        ({}, {"nvidia.com/gpu": 1}),
+    ],
+)
+def test_a_request_up_to_its_limit_is_taken(requests: dict[str, Any], limits: dict[str, Any]) -> None:
+    sizes = resources_of(PodSizes({"x": {"requests": requests, "limits": limits}}).tags_for("x"))
+
+    assert sizes.get("requests", {}).keys() == requests.keys()
+
+
+@pytest.mark.parametrize("spelling", ["toleration_seconds", "tolerationSeconds"])
+def test_a_toleration_may_be_written_as_kubernetes_does(spelling: str) -> None:
+    toleration = {"key": "spot", "operator": "Exists", "effect": "NoExecute", spelling: 60}
+
+    tags = PodSizes({"x": {"cpu": "1", "tolerations": [toleration]}}).tags_for("x")
+
+    [stored] = tags[K8S_CONFIG_TAG]["pod_spec_config"]["tolerations"]
+    assert stored["toleration_seconds"] == 60
 
 
 @pytest.mark.requirement("D8")

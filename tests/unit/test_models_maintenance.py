@@ -60,20 +60,20 @@ def test_a_policy_without_arguments_maintains_every_table_carefully() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "field", "floor", "beyond", "rail"),
+    ("policy", "floor", "beyond", "told", "rail"),
     [
-        (ExpiryPolicy, "max_age", DAY, DAY - HOUR, "expiry_age"),
-        (OrphanPolicy, "older_than", 3 * DAY, 3 * DAY - HOUR, "orphan_age"),
-        (OrphanPolicy, "max_share", 0.2, 0.21, "orphan_share"),
+        (ExpiryPolicy, {"max_age": DAY}, {"max_age": DAY - HOUR}, "max_age of 23 hours", "expiry_age"),
+        (OrphanPolicy, {"older_than": 3 * DAY}, {"older_than": 2 * DAY}, "older_than of 2 days", "orphan_age"),
+        (OrphanPolicy, {"max_share": 0.2}, {"max_share": 0.21}, "max_share 0.21", "orphan_share"),
     ],
 )
 def test_a_floor_holds_unless_its_rail_is_overridden(
-    policy: type[BaseModel], field: str, floor: Any, beyond: Any, rail: str
+    policy: type[BaseModel], floor: dict[str, Any], beyond: dict[str, Any], told: str, rail: str
 ) -> None:
-    assert getattr(policy(**{field: floor}), field) == floor
-    with pytest.raises(ValidationError, match=f"{field} {beyond} is .* name '{rail}' in .*overrides"):
-        policy(**{field: beyond})
-    assert policy.model_validate({field: beyond, "overrides": [rail]})
+    assert policy(**floor)
+    with pytest.raises(ValidationError, match=f"{told} is .* name '{rail}' in .*overrides"):
+        policy(**beyond)
+    assert policy.model_validate({**beyond, "overrides": [rail]})
 
 
 def test_a_floor_holds_inside_a_policy_as_well() -> None:

@@ -1,5 +1,6 @@
 """Every field of every built-in plugin, in the words of both engines."""
 
+import os
 from typing import Any, NamedTuple
 
 import pytest
@@ -216,7 +217,7 @@ ROWS = [
     Row("storage", "azure", AZURE, "py_io_impl", "a.B", ("py-io-impl", "a.B"), None),
 ]
 # They name things for us, or become part of a location; no engine has a property for them.
-NOT_PROPERTIES = {"properties", "catalog_name", "bucket", "prefix", "container"}
+NOT_PROPERTIES = {"properties", "catalog_name", "bucket", "prefix", "container", "checksums"}
 
 
 @pytest.mark.requirement("S2-FR-010", "S2-FR-045")
@@ -301,6 +302,19 @@ def test_an_endpoint_brings_a_region_and_the_path_style() -> None:
         }
         == built_in("storage", "s3", {"endpoint": "http://minio:9000"}).spark_properties()
     )
+
+
+def test_checksums_are_told_to_the_process_because_no_engine_has_a_property_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variables = ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION")
+    for variable in variables:
+        monkeypatch.setenv(variable, "when_supported")
+
+    built_in("storage", "s3", {}).startup()
+    assert {os.environ[variable] for variable in variables} == {"when_supported"}
+    built_in("storage", "s3", {"checksums": "when_required"}).startup()
+    assert {os.environ[variable] for variable in variables} == {"when_required"}
 
 
 @pytest.mark.parametrize(

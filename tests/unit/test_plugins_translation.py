@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic import ValidationError as PydanticError
 from pyiceberg import exceptions
 from pyiceberg.catalog.sql import SqlCatalog
+from services.http_stub import refused_url
 
 from floe_dagster_iceberg import errors
 from floe_dagster_iceberg.plugins.translation import translated
@@ -56,7 +57,7 @@ def told(error: BaseException) -> errors.FloeStorageError:
         (PermissionError(errno.EACCES, "Permission denied"), errors.WriteError),
         (OSError("When reading: AWS Error ACCESS_DENIED during PutObject"), errors.WriteError),
         (OSError("When reading: AWS Error NETWORK_CONNECTION during PutObject"), errors.CatalogConnectionError),
-        (FileNotFoundError("x/00001.metadata.json"), errors.ScanError),
+        (FileNotFoundError("x/00001.metadata.json"), errors.StaleTableMetadataError),
         (NotImplementedError("server-side planning"), errors.EngineCapabilityError),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else type(value).__name__,
@@ -68,6 +69,25 @@ def test_a_foreign_exception_becomes_ours_and_stays_as_the_cause(
     assert type(error) is ours
     assert error.__cause__ is foreign
     assert TABLE in str(error) or "floe" in str(error) or "bronze" in str(error)
+
+
+@pytest.mark.requirement("S3-6", "S2-E1")
+def test_a_server_that_does_not_answer_is_named_before_the_cause() -> None:
+    with refused_url() as url, pytest.raises(requests.exceptions.ConnectionError) as refused:
+        requests.get(f"{url}/v1/config?warehouse=canary", timeout=5)
+    with pytest.raises(requests.exceptions.ConnectionError) as unknown:
+        requests.get("http://user:canary@nowhere.invalid:8181/v1", timeout=5)
+
+    assert f"'floe' is unreachable: {url} refused the connection. Check" in str(told(refused.value))
+    assert "'floe' is unreachable: http://nowhere.invalid:8181 has a host name that is not known here. Check" in str(
+        told(unknown.value)
+    )
+
+
+def test_a_long_reason_is_cut_between_words() -> None:
+    reason = str(told(exceptions.CommitFailedException("word " * 100)))
+
+    assert "word …" in reason
 
 
 @pytest.mark.requirement("S3-6")

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from floe_dagster_iceberg import secrets
 from floe_dagster_iceberg.errors import SecretNotFoundError
 from floe_dagster_iceberg.secrets import (
     NamedSecret,
@@ -14,6 +13,7 @@ from floe_dagster_iceberg.secrets import (
     SecretValue,
     redact,
     redact_properties,
+    redaction,
     resolve_properties,
     resolve_secret,
     resolve_text,
@@ -32,7 +32,7 @@ FORMS: list[Any] = [
 
 @pytest.fixture(autouse=True)
 def _nothing_seen_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "_seen", set())
+    monkeypatch.setattr(redaction, "_seen", set())
 
 
 @pytest.mark.requirement("S2-FR-046")

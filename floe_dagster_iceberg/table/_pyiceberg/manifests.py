@@ -11,6 +11,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
 from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
+from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries
 from floe_dagster_iceberg.table.data_files import delete_files
 from floe_dagster_iceberg.table.file_changes import FileChanges
 
@@ -41,7 +42,7 @@ class ManifestRewriter:
         """
         producer = self._producer
         entries = sorted(
-            (entry for manifest in manifests for entry in manifest.fetch_manifest_entry(producer._io)),
+            (entry for manifest in manifests for entry in read_entries(manifest, producer._io)),
             key=lambda entry: _sortable(entry.data_file.partition),
         )
         waiting = iter(entries)

@@ -6,8 +6,7 @@
 - Statistics without a NaN count are taken as proof that a column holds no NaN.
 """
 
-from collections.abc import Callable, Iterable
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +23,7 @@ from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table
-from pyiceberg.types import DoubleType, FloatType, ListType, MapType, NestedField
-
-from floe_dagster_iceberg.table.damaged_files import reading_files
+from pyiceberg.types import DoubleType, FloatType, ListType, MapType, NestedField, StructType
 
 Visit = Callable[..., BooleanExpression]
 
@@ -60,65 +56,21 @@ def residual_evaluator(spec: PartitionSpec, row_filter: BooleanExpression, schem
     return _NullSafeResiduals(spec=spec, expr=rewrite_not(row_filter), schema=schema, case_sensitive=True)
 
 
-class _NullSafePlanner(ManifestGroupPlanner):
-    def _build_residual_evaluator(self, spec_id: int) -> Callable[[DataFile], ResidualEvaluator]:
-        spec, schema = self.table_metadata.specs()[spec_id], self.table_metadata.schema()
-        return lambda _: residual_evaluator(spec, self.row_filter, schema)
-
-
-class NullSafeScan(DataScan):
-    """A scan that can be planned whatever the partitions hold."""
-
-    @classmethod
-    def of_table(cls, table: Table, **settings: Any) -> "NullSafeScan":
-        """Like `Table.scan`."""
-        return cls(
-            table_metadata=table.metadata,
-            io=table.io,
-            catalog=table.catalog,
-            table_identifier=table.name(),
-            **settings,
-        )
-
-    def plan_files(self) -> Iterable[FileScanTask]:
-        """Like PyIceberg's; rows that are deleted in a way it cannot read are no programming mistake.
-
-        Raises:
-            NotImplementedError: The table has equality deletes.
-        """
-        try:
-            with reading_files(self.table_metadata.location):
-                return super().plan_files()
-        except ValueError as error:
-            if "equality deletes" not in str(error):
-                raise
-            raise NotImplementedError("it has equality deletes, which only Spark can read") from error
-
-    @cached_property
-    def _manifest_planner(self) -> ManifestGroupPlanner:
-        return _NullSafePlanner(
-            table_metadata=self.table_metadata,
-            io=self.io,
-            row_filter=self.row_filter,
-            case_sensitive=self.case_sensitive,
-            options=self.options,
-        )
-
-
 class ProvingEvaluator(_StrictMetricsEvaluator):
     """Whether statistics prove that every row of a file matches; a count that is not there proves nothing."""
 
     def __init__(self, schema: Schema, row_filter: BooleanExpression) -> None:
         super().__init__(schema, row_filter)
-        self._schema = schema
+        # Made once: for every file anew it would be most of the work.
+        self._schema, self._columns = schema, schema.as_struct()
 
     def eval(self, file: DataFile) -> bool:
-        return file.record_count == 0 or bool(visit(self.expr, _ProvingVisitor(self._schema, file)))
+        return file.record_count == 0 or bool(visit(self.expr, _ProvingVisitor(self._schema, self._columns, file)))
 
 
 class _ProvingVisitor(_StrictMetricsEvaluationVisitor):
-    def __init__(self, schema: Schema, file: DataFile) -> None:
-        super().__init__(schema.as_struct(), file)
+    def __init__(self, schema: Schema, columns: StructType, file: DataFile) -> None:
+        super().__init__(columns, file)
         self._schema = schema
 
     def _get_field(self, field_id: int) -> NestedField:

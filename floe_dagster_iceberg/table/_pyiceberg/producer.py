@@ -22,7 +22,7 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.delete_file_index import DeleteFileIndex
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary, is_ancestor_of
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
     UpdatesAndRequirements,
@@ -34,8 +34,11 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from floe_dagster_iceberg.errors import CommitConflictError
 from floe_dagster_iceberg.table._pyiceberg.folding import groups_to_fold
 from floe_dagster_iceberg.table._pyiceberg.history import point_ref
+from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries
 from floe_dagster_iceberg.table._pyiceberg.transactions import StagedTransaction
+from floe_dagster_iceberg.table.ancestry import is_in_history
 from floe_dagster_iceberg.table.file_changes import FileChanges
+from floe_dagster_iceberg.telemetry import trace_properties
 
 # Merging at every call is what asking for a merge commit means; a table may set its own threshold.
 MERGE_COMMIT_MIN_MANIFESTS = 2
@@ -56,7 +59,11 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         merge_manifests: bool = False,
     ) -> None:
         super().__init__(
-            operation, transaction, transaction.table.io, snapshot_properties=snapshot_properties, branch=branch
+            operation,
+            transaction,
+            transaction.table.io,
+            snapshot_properties={**snapshot_properties, **trace_properties()},
+            branch=branch,
         )
         # Chosen by the caller and kept over attempts, so that a commit whose answer was lost can be recognised.
         self._snapshot_id = snapshot_id
@@ -103,7 +110,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         if head is None or (base is not None and base.snapshot_id == head.snapshot_id):
             return
         # The base has expired, or the branch was rolled back behind it: nobody knows what was deleted.
-        is_known = base is not None and is_ancestor_of(head.snapshot_id, base.snapshot_id, metadata)
+        is_known = base is not None and is_in_history(metadata, base.snapshot_id, of=head.snapshot_id)
         if base is None or not is_known or _has_new_deletes(self._changes, base, table.io, self._deleted_data_files):
             raise CommitConflictError(
                 ".".join(table.name()), attempts=1, reason="another writer changed files that are being rewritten"
@@ -187,7 +194,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         return manifests
 
     def _live_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        return manifest.fetch_manifest_entry(self._io, discard_deleted=True)
+        return read_entries(manifest, self._io)
 
     def _delete_all_but(self, needed: set[str]) -> None:
         """Manifests of this commit that were merged into another one are nobody's."""
@@ -231,7 +238,7 @@ def _changes_between(table: Table, base: Snapshot | None, head: Snapshot) -> Ite
     for content in (ManifestContent.DATA, ManifestContent.DELETES):
         manifests, snapshot_ids = _validation_history(table, base, head, changing, content)
         for manifest in manifests:
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+            for entry in read_entries(manifest, table.io, discard_deleted=False):
                 if entry.snapshot_id in snapshot_ids and entry.status != ManifestEntryStatus.EXISTING:
                     yield entry
 
@@ -246,7 +253,7 @@ def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO, files: It
     for manifest in changes.unopened:
         if manifest.content != ManifestContent.DELETES or manifest.sequence_number <= since:
             continue
-        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
+        for entry in read_entries(manifest, io):
             if (entry.sequence_number or 0) <= since:
                 continue
             if entry.data_file.content == DataFileContent.EQUALITY_DELETES:

@@ -1,18 +1,4 @@
-"""Secrets: five ways to refer to one, resolved only at run time, and never shown.
-
-A secret may be written as
-
-    plain text                      "s3cr3t"
-    an environment variable         "${POLARIS_SECRET}"
-    dbt's spelling of the same      "{{ env_var('POLARIS_SECRET') }}"
-    a reference with a source       {"source": "kubernetes", "name": "polaris", "key": "client-secret"}
-    a bare reference                {"secret_ref": "polaris-client-secret"}
-
-The last two also work as JSON text, so that they fit into a string field. They are looked
-up in the environment, then in the folder where secrets are mounted (`$FLOE_SECRETS_DIR`,
-else `/var/run/secrets`). Every value resolved here is remembered and masked by `redact`,
-wherever it turns up later.
-"""
+"""The five forms in which a secret may be written, and where they are looked up."""
 
 import json
 import os
@@ -20,36 +6,18 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter
 
 from floe_dagster_iceberg.errors import SecretNotFoundError
+from floe_dagster_iceberg.secrets.redaction import is_secret_key, remember_secret
 
-REDACTED = "***"
 DEFAULT_SECRETS_DIR = "/var/run/secrets"
 
-# One expression that Python and Java both read: Spark takes it as spark.redaction.regex.
-REDACTION_REGEX = (
-    "(?i)secret|password|passwd|token|credential|authorization|connection[-_.]?string|sas[-_.]"
-    "|(access|account|private|encryption|api)[-_.]?key"
-)
-
-# A shorter value is no secret worth the name, and masking it would garble every message.
-_SHORTEST_MASKED = 4
-_SECRET_KEY = re.compile(REDACTION_REGEX)
 _VARIABLE = re.compile(
     r"\$\{(?P<shell>[A-Za-z_]\w*)\}"
     r"|\{\{\s*env_var\(\s*(?P<q>['\"])(?P<dbt>\w+)(?P=q)\s*(?:,\s*(?P<d>['\"])(?P<default>.*?)(?P=d)\s*)?\)\s*\}\}"
 )
-# What a secret looks like in text that we did not write: a URL's password, an HTTP header, a key and its value.
-_URL_PASSWORD = re.compile(r"(?P<before>\w[\w+.-]*://[^/\s:@]*:)[^/\s@]+@")
-_HTTP_AUTH = re.compile(r"(?i)\b(?P<before>bearer|basic)\s+[\w~+/.=-]{8,}")
-_KEY_AND_VALUE = re.compile(
-    r"(?i)(?P<before>[\w.-]*(?:secret|password|passwd|token|credential|access[-_.]key)[\w.-]*[\"']?\s*[:=]\s*[\"']?)"
-    r"[^\s\"',;&}]+"
-)
-_seen: set[str] = set()
 
 
 class SecretReference(BaseModel):
@@ -126,37 +94,11 @@ def resolve_properties(properties: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def remember_secret(value: str) -> None:
-    """From now on `redact` masks this value, also when it is percent-encoded."""
-    if len(value) >= _SHORTEST_MASKED:
-        _seen.update((value, quote(value, safe="")))
-
-
 def is_reference(value: object) -> bool:
     """Whether a mapping is one of the two forms that refer to a secret kept elsewhere."""
     if not isinstance(value, Mapping):
         return False
     return value.keys() == {"secret_ref"} or ("name" in value and {"name"} < value.keys() <= {"source", "name", "key"})
-
-
-def is_secret_key(key: str) -> bool:
-    """Whether a property of this name holds a secret."""
-    return _SECRET_KEY.search(key) is not None
-
-
-def redact(text: str) -> str:
-    """Mask every secret seen so far, and whatever looks like one."""
-    # Longest first: a secret that contains another must not leave its tail behind.
-    for secret in sorted(_seen, key=len, reverse=True):
-        text = text.replace(secret, REDACTED)
-    text = _URL_PASSWORD.sub(rf"\g<before>{REDACTED}@", text)
-    text = _HTTP_AUTH.sub(rf"\g<before> {REDACTED}", text)
-    return _KEY_AND_VALUE.sub(rf"\g<before>{REDACTED}", text)
-
-
-def redact_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Copy properties for display: secret-looking keys are masked, other values redacted."""
-    return {key: REDACTED if is_secret_key(key) else redact(value) for key, value in properties.items()}
 
 
 def _expand_variables(text: str) -> str:

@@ -1,0 +1,121 @@
+"""`observability.telemetry` of the artifacts -> what our telemetry takes."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from floe_dagster_iceberg.artifacts.shapes import faults_as_errors
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.secrets import SecretValue, secret_as_text
+from floe_dagster_iceberg.telemetry.attributes import SCOPE
+from floe_dagster_iceberg.telemetry.logs import set_log_format
+from floe_dagster_iceberg.telemetry.setup import SecretHeader, TelemetrySettings
+
+PATH: Final = "observability.telemetry"
+# How the compiler spells attributes, and how OpenTelemetry and floe's other parts do.
+_RESOURCE_ATTRIBUTES: Final = {
+    "service_name": ("service.name",),
+    "service_version": ("service.version",),
+    # Renamed by OpenTelemetry; floe's other parts send the old name.
+    "deployment_environment": ("deployment.environment.name", "deployment.environment"),
+    "floe_namespace": ("floe.namespace",),
+    "floe_product_name": ("floe.product.name",),
+    "floe_product_version": ("floe.product.version",),
+    "floe_mode": ("floe.mode",),
+}
+_MASK: Final = "**********"
+
+
+class _Read(BaseModel):
+    # The producer adds keys with every version; what we do not know does not concern us.
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+
+
+class _Authentication(_Read):
+    auth_type: Literal["api_key", "bearer"]
+    api_key: SecretValue | None = None
+    bearer_token: SecretValue | None = None
+    header_name: str = "Authorization"
+
+    def header(self) -> SecretHeader:
+        """The header that carries the secret, which is not looked up."""
+        is_key = self.auth_type == "api_key"
+        given = self.api_key if is_key else self.bearer_token
+        text = "" if given is None else secret_as_text(given)
+        if text in ("", _MASK):
+            name = "api_key" if is_key else "bearer_token"
+            raise ValidationError(
+                f"{PATH}.authentication.{name} holds no secret. Write a reference to it, such as '${{OTLP_TOKEN}}'."
+            )
+        return SecretHeader(self.header_name, text, scheme="" if is_key else "Bearer")
+
+
+class LoggingSettings(_Read):
+    """How log events look, as the compiler wrote it."""
+
+    log_level: str | None = None
+    json_output: bool | None = None
+
+    def apply(self) -> None:
+        """Set the format and the level of this package's own logger, as far as they are given."""
+        if self.json_output is not None:
+            set_log_format("json" if self.json_output else "console")
+        if (level := logging.getLevelNamesMapping().get((self.log_level or "").upper())) is not None:
+            logging.getLogger(SCOPE).setLevel(level)
+
+
+class TelemetrySection(_Read):
+    """What the compiler writes about telemetry."""
+
+    enabled: bool = True
+    otlp_endpoint: str | None = None
+    otlp_protocol: Literal["grpc", "http"] = "grpc"
+    sampling: dict[str, float] = Field(default_factory=dict)
+    resource_attributes: dict[str, Any] = Field(default_factory=dict)
+    authentication: _Authentication | None = None
+    logging: LoggingSettings = Field(default_factory=LoggingSettings)
+
+    @classmethod
+    def read(cls, written: Any) -> "TelemetrySection":
+        """Read the section.
+
+        Raises:
+            ValidationError: A key holds something else than it should.
+        """
+        with faults_as_errors(PATH, cls):
+            return cls.model_validate(written)
+
+    def settings(self, resource: Mapping[str, str]) -> TelemetrySettings | None:
+        """Which collector is told what; None when none is named, or telemetry is switched off.
+
+        Args:
+            resource: Resource attributes that the artifacts give elsewhere.
+
+        Raises:
+            ValidationError: The protocol is not one that this package speaks, or a secret is missing.
+        """
+        if not self.enabled or not self.otlp_endpoint:
+            return None
+        if self.otlp_protocol != "grpc":
+            raise ValidationError(
+                f"{PATH}.otlp_protocol '{self.otlp_protocol}' is not supported. "
+                "Use 'grpc' and the collector's port for it, which is 4317 by default."
+            )
+        environment = str(self.resource_attributes.get("deployment_environment", ""))
+        return TelemetrySettings(
+            endpoint=self.otlp_endpoint,
+            resource={**resource, **_spelled(self.resource_attributes)},
+            headers=() if self.authentication is None else (self.authentication.header(),),
+            sampling_ratio=min(max(self.sampling.get(environment, 1.0), 0.0), 1.0),
+        )
+
+
+def _spelled(attributes: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: str(value)
+        for key, value in attributes.items()
+        if value not in (None, "")
+        for name in _RESOURCE_ATTRIBUTES.get(key, (key,))
+    }

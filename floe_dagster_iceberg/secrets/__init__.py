@@ -1,0 +1,65 @@
+"""Secrets: five ways to refer to one, resolved only at run time, and never shown.
+
+A secret may be written as
+
+    plain text                      "s3cr3t"
+    an environment variable         "${POLARIS_SECRET}"
+    dbt's spelling of the same      "{{ env_var('POLARIS_SECRET') }}"
+    a reference with a source       {"source": "kubernetes", "name": "polaris", "key": "client-secret"}
+    a bare reference                {"secret_ref": "polaris-client-secret"}
+
+The last two also work as JSON text, so that they fit into a string field. They are looked
+up in the environment, then in the folder where secrets are mounted (`$FLOE_SECRETS_DIR`,
+else `/var/run/secrets`). Every value resolved here is remembered and masked by `redact`,
+wherever it turns up later.
+"""
+
+from floe_dagster_iceberg.secrets.redaction import (
+    LEFT_OUT,
+    REDACTED,
+    REDACTION_REGEX,
+    is_secret_key,
+    message_of,
+    quotes_data,
+    redact,
+    redact_attributes,
+    redact_properties,
+    remember_secret,
+    scrub_exception,
+    scrub_text,
+)
+from floe_dagster_iceberg.secrets.references import (
+    DEFAULT_SECRETS_DIR,
+    NamedSecret,
+    SecretReference,
+    SecretValue,
+    is_reference,
+    resolve_properties,
+    resolve_secret,
+    resolve_text,
+    secret_as_text,
+)
+
+__all__ = [
+    "DEFAULT_SECRETS_DIR",
+    "LEFT_OUT",
+    "REDACTED",
+    "REDACTION_REGEX",
+    "NamedSecret",
+    "SecretReference",
+    "SecretValue",
+    "is_reference",
+    "is_secret_key",
+    "message_of",
+    "quotes_data",
+    "redact",
+    "redact_attributes",
+    "redact_properties",
+    "remember_secret",
+    "resolve_properties",
+    "resolve_secret",
+    "resolve_text",
+    "scrub_exception",
+    "scrub_text",
+    "secret_as_text",
+]

@@ -1,0 +1,82 @@
+"""Scans planned on our terms: NULL partitions are no trouble, and manifests are read the quick way."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+from pyiceberg.expressions.visitors import ResidualEvaluator
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table, _min_sequence_number
+from pyiceberg.typedef import KeyDefaultDict
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries, read_manifests
+from floe_dagster_iceberg.table._pyiceberg.nulls import residual_evaluator
+from floe_dagster_iceberg.table.damaged_files import reading_files
+
+
+class _Planner(ManifestGroupPlanner):
+    def plan_manifest_entries(self, manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestEntry]]:
+        may_match = KeyDefaultDict(self._build_manifest_evaluator)
+        matching = [manifest for manifest in manifests if may_match[manifest.partition_spec_id](manifest)]
+        oldest = _min_sequence_number(matching)
+        opened = [manifest for manifest in matching if self._check_sequence_number(oldest, manifest)]
+        in_partition, by_metrics = KeyDefaultDict(self._build_partition_evaluator), self._build_metrics_evaluator()
+        in_specs = {manifest.partition_spec_id: in_partition[manifest.partition_spec_id] for manifest in opened}
+
+        def matching_entries(manifest: ManifestFile) -> list[ManifestEntry]:
+            is_inside = in_specs[manifest.partition_spec_id]
+            entries = read_entries(manifest, self.io)
+            return [entry for entry in entries if is_inside(entry.data_file) and by_metrics(entry.data_file)]
+
+        if len(opened) == 1:
+            return iter([matching_entries(opened[0])])
+        return ExecutorFactory.get_or_create().map(matching_entries, opened)
+
+    def _build_residual_evaluator(self, spec_id: int) -> Callable[[DataFile], ResidualEvaluator]:
+        # One for all files of a spec: they are judged one after the other.
+        spec, schema = self.table_metadata.specs()[spec_id], self.table_metadata.schema()
+        evaluator = residual_evaluator(spec, self.row_filter, schema)
+        return lambda _: evaluator
+
+
+class NullSafeScan(DataScan):
+    """A scan that can be planned whatever the partitions hold."""
+
+    @classmethod
+    def of_table(cls, table: Table, **settings: Any) -> "NullSafeScan":
+        """Like `Table.scan`."""
+        return cls(
+            table_metadata=table.metadata,
+            io=table.io,
+            catalog=table.catalog,
+            table_identifier=table.name(),
+            **settings,
+        )
+
+    def plan_files(self) -> Iterable[FileScanTask]:
+        """Like PyIceberg's; rows that are deleted in a way it cannot read are no programming mistake.
+
+        Raises:
+            NotImplementedError: The table has equality deletes.
+        """
+        try:
+            with reading_files(self.table_metadata.location):
+                return super().plan_files()
+        except ValueError as error:
+            if "equality deletes" not in str(error):
+                raise
+            raise NotImplementedError("it has equality deletes, which only Spark can read") from error
+
+    def _plan_files_local(self) -> Iterable[FileScanTask]:
+        return self._manifest_planner.plan_files(read_manifests(self.snapshot(), self.io))
+
+    @cached_property
+    def _manifest_planner(self) -> ManifestGroupPlanner:
+        return _Planner(
+            table_metadata=self.table_metadata,
+            io=self.io,
+            row_filter=self.row_filter,
+            case_sensitive=self.case_sensitive,
+            options=self.options,
+        )

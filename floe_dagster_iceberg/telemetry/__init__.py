@@ -1,0 +1,38 @@
+"""Spans, metrics and structured logs of every public operation. Never raises, never shows a data value."""
+
+from floe_dagster_iceberg.telemetry.attributes import SCOPE, TRACE_ID_PROPERTY
+from floe_dagster_iceberg.telemetry.spans import (
+    Operation,
+    Telemetry,
+    annotate,
+    describe_snapshot,
+    describe_written,
+    running_operation,
+    step,
+    trace_properties,
+)
+from floe_dagster_iceberg.telemetry.tracing import (
+    tell_maintenance,
+    tell_snapshot,
+    tell_written,
+    traced,
+    traced_step,
+)
+
+__all__ = [
+    "SCOPE",
+    "TRACE_ID_PROPERTY",
+    "Operation",
+    "Telemetry",
+    "annotate",
+    "describe_snapshot",
+    "describe_written",
+    "running_operation",
+    "step",
+    "tell_maintenance",
+    "tell_snapshot",
+    "tell_written",
+    "trace_properties",
+    "traced",
+    "traced_step",
+]

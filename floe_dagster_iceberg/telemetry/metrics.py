@@ -1,0 +1,138 @@
+"""Numbers of the process. Without an OpenTelemetry SDK they cost a call and go nowhere."""
+
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, ParamSpec
+
+from opentelemetry import metrics
+
+from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceResult, SnapshotInfo, TableHealth
+from floe_dagster_iceberg.telemetry import attributes as names
+
+P = ParamSpec("P")
+
+# The SDK's own buckets are made for milliseconds: everything below five seconds would fall into one.
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+
+_meter = metrics.get_meter(names.SCOPE)
+_operations = _meter.create_counter("iceberg.operations", description="Operations on tables, by name and status.")
+_errors = _meter.create_counter("iceberg.errors", description="Failed operations, by name and error type.")
+_durations = _meter.create_histogram(
+    "iceberg.operation.duration",
+    unit="s",
+    description="Time of an operation.",
+    explicit_bucket_boundaries_advisory=_SECONDS,
+)
+_records_written = _meter.create_counter("iceberg.records.written", unit="{record}", description="Rows written.")
+_bytes_written = _meter.create_counter("iceberg.bytes.written", unit="By", description="Bytes of the files written.")
+_records_read = _meter.create_counter("iceberg.records.read", unit="{record}", description="Rows read.")
+_bytes_read = _meter.create_counter("iceberg.bytes.read", unit="By", description="Bytes of the rows read, in memory.")
+_conflicts = _meter.create_counter("iceberg.commit.conflicts", description="Commits that another writer was ahead of.")
+_retries = _meter.create_counter("iceberg.commit.retries", description="Attempts after the first one of a commit.")
+_deduplicated = _meter.create_counter(
+    "iceberg.writes.deduplicated", description="Writes that found their work done by an earlier attempt."
+)
+_files_rewritten = _meter.create_counter(
+    "iceberg.files.rewritten", unit="{file}", description="Files that maintenance replaced by others."
+)
+_bytes_reclaimed = _meter.create_counter(
+    "iceberg.bytes.reclaimed", unit="By", description="Bytes of files that maintenance deleted for good."
+)
+_health = {
+    field: _meter.create_gauge(f"iceberg.table.{field}", unit=unit, description=description)
+    for field, unit, description in (
+        ("data_files", "{file}", "Data files of a table."),
+        ("delete_files", "{file}", "Delete files of a table."),
+        ("small_files", "{file}", "Data files of a table far below the target size."),
+        ("records", "{record}", "Rows in a table's data files, before deletes are applied."),
+        ("total_bytes", "By", "Bytes of a table's data and delete files."),
+        ("snapshots", "{snapshot}", "Snapshots that a table keeps."),
+        ("manifests", "{file}", "Manifests of a table's current snapshot."),
+        ("metadata_json_bytes", "By", "Size of a table's current metadata file."),
+        ("partitions_needing_work", "{partition}", "Partitions of a table that compaction would rewrite."),
+    )
+}
+
+
+def _harmless(record: Callable[P, None]) -> Callable[P, None]:
+    """What happened to the table has happened; a reader of numbers that fails must not make it look otherwise."""
+
+    @functools.wraps(record)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+        with suppress(Exception):
+            record(*args, **kwargs)
+
+    return wrapper
+
+
+@_harmless
+def count_operation(operation: str, seconds: float, *, error_type: str | None = None) -> None:
+    """An operation ended."""
+    _operations.add(1, {names.OPERATION: operation, names.STATUS: "ok" if error_type is None else "error"})
+    _durations.record(seconds, {names.OPERATION: operation})
+    if error_type is not None:
+        _errors.add(1, {names.OPERATION: operation, names.ERROR_TYPE: error_type})
+
+
+@_harmless
+def count_written(snapshot: SnapshotInfo, told: dict[str, Any]) -> None:
+    """A commit put rows into a table."""
+    where = _where(told)
+    _records_written.add(snapshot.added_records, where)
+    _bytes_written.add(snapshot.added_bytes, where)
+
+
+@_harmless
+def count_read(rows: int, size_bytes: int, told: dict[str, Any]) -> None:
+    """Rows of a table were read."""
+    where = _where(told)
+    _records_read.add(rows, where)
+    _bytes_read.add(size_bytes, where)
+
+
+@_harmless
+def count_conflict(table: str, *, engine: str) -> None:
+    """Another writer was ahead of an attempt to commit."""
+    _conflicts.add(1, {names.TABLE: table, names.ENGINE: engine})
+
+
+@_harmless
+def count_retry(table: str, *, engine: str) -> None:
+    """A commit is tried again."""
+    _retries.add(1, {names.TABLE: table, names.ENGINE: engine})
+
+
+@_harmless
+def count_deduplicated(told: dict[str, Any]) -> None:
+    """A write found its work done."""
+    _deduplicated.add(1, _where(told))
+
+
+@_harmless
+def count_maintenance(result: MaintenanceResult) -> None:
+    """Maintenance did something to a table."""
+    where = {names.TABLE: str(result.table), names.MAINTENANCE_OPERATION: result.operation.value}
+    if result.files_added:
+        _files_rewritten.add(result.files_removed, where)
+    if result.operation is MaintenanceOperation.SNAPSHOT_EXPIRY:
+        count_reclaimed(str(result.table), result.operation, result.bytes_removed)
+
+
+@_harmless
+def count_reclaimed(table: str, operation: MaintenanceOperation, size_bytes: int) -> None:
+    """Maintenance deleted files for good; what is only replaced, or in quarantine, still takes its room."""
+    _bytes_reclaimed.add(size_bytes, {names.TABLE: table, names.MAINTENANCE_OPERATION: operation.value})
+
+
+@_harmless
+def set_health(health: TableHealth) -> None:
+    """A table was measured; what the tier does not read keeps its last value."""
+    where = {names.TABLE: str(health.table)}
+    for field, gauge in _health.items():
+        if (value := getattr(health, field)) is not None:
+            gauge.set(value, where)
+
+
+def _where(told: dict[str, Any]) -> dict[str, Any]:
+    return {name: told[name] for name in (names.TABLE, names.ENGINE) if name in told}

@@ -1,0 +1,206 @@
+"""Operations while they run: their spans, what becomes known about them, and how they end. Never raises."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, Span, Status, StatusCode, Tracer, format_span_id, format_trace_id
+
+from floe_dagster_iceberg.models import SnapshotInfo
+from floe_dagster_iceberg.secrets import message_of, redact_attributes
+from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import metrics
+from floe_dagster_iceberg.telemetry.logs import find_listener
+from floe_dagster_iceberg.telemetry.setup import start_prepared
+
+_running: ContextVar["Operation | None"] = ContextVar("floe_operation", default=None)
+
+
+class Operation:
+    """One operation while it runs.
+
+    Attributes:
+        name: Name of its span.
+        told: What is known about it so far.
+        parent: The operation that it is part of.
+    """
+
+    def __init__(self, name: str, span: Span, tracer: Tracer | None, told: dict[str, Any]) -> None:
+        self.name, self.told = name, told
+        self.parent = _running.get()
+        self._span, self.tracer = span, tracer
+        self._error: BaseException | None = None
+
+    def tell(self, told: Mapping[str, Any]) -> None:
+        """Add what has become known; None is nothing known."""
+        self.told.update((name, value) for name, value in told.items() if value is not None)
+
+    def fail(self, error: BaseException) -> None:
+        """Let the operation end as failed, although it returns."""
+        self._error = error
+
+    @property
+    def trace_id(self) -> str | None:
+        """Id of the trace in hexadecimal digits; None when there is none."""
+        context = self._span.get_span_context()
+        return format_trace_id(context.trace_id) if context.is_valid else None
+
+    def finish(self, error: BaseException | None, seconds: float, logger: Any, *, is_logged: bool) -> None:
+        """End the span, count, and write the log event."""
+        error = error or self._error
+        outcome: dict[str, Any] = {names.STATUS: "ok" if error is None else "error"}
+        if error is not None:
+            outcome[names.ERROR_TYPE] = type(error).__name__
+            if (attempts := getattr(error, "attempts", None)) is not None:
+                outcome[names.ATTEMPTS] = attempts
+        self.told.update(outcome)
+        # What happened to the table has happened; an exporter or a logger that fails must not make it look otherwise.
+        with suppress(Exception):
+            self._end_span(error)
+        # Polaris' part of an operation is not the operation.
+        counted = self.name.removeprefix("iceberg.")
+        metrics.count_operation(counted, seconds, error_type=outcome.get(names.ERROR_TYPE))
+        if is_logged:
+            with suppress(Exception):
+                self._log(error, seconds, logger)
+
+    def _end_span(self, error: BaseException | None) -> None:
+        span = self._span
+        try:
+            if span.is_recording():
+                span.set_attributes(redact_attributes(self.told))
+                span.set_status(Status(StatusCode.OK) if error is None else _failed(span, error))
+        finally:
+            span.end()
+
+    def _log(self, error: BaseException | None, seconds: float, logger: Any) -> None:
+        # Whoever called this operation may well expect its failure, and tells the user of it if not.
+        level = logging.DEBUG if self.parent is not None else logging.INFO if error is None else logging.WARNING
+        write = find_listener(logger, level)
+        if write is None:
+            return
+        fields = {**redact_attributes(self.told), "duration_seconds": round(seconds, 4)}
+        if error is not None:
+            fields["message"] = message_of(error)
+        context = self._span.get_span_context()
+        if context.is_valid:
+            fields |= {"trace_id": format_trace_id(context.trace_id), "span_id": format_span_id(context.span_id)}
+        write(self.name, **{name.replace(".", "_"): value for name, value in fields.items()})
+
+
+class Telemetry:
+    """Where one object's spans and log events go.
+
+    Args:
+        tracer: OpenTelemetry tracer; that of the operation around, else the global one, if not given.
+        logger: structlog's or Python's logger; the user's structlog, else Python's logging, if not given.
+
+    Attributes:
+        known: What is true of all operations of the object; each carries it.
+    """
+
+    def __init__(self, tracer: Tracer | None = None, logger: Any = None) -> None:
+        self._tracer, self._logger = tracer, logger
+        self.known: dict[str, Any] = {}
+
+    @contextmanager
+    def operation(
+        self, name: str, told: Mapping[str, Any] | None = None, *, prefix: str = "iceberg", is_logged: bool = True
+    ) -> Iterator[Operation]:
+        """A span around an operation, with its outcome, duration and a log event.
+
+        Args:
+            name: The operation; the span is `<prefix>.<name>`.
+            told: What is known about it when it begins.
+            prefix: The system that does it.
+            is_logged: Whether it is an event of its own; what is only a part of one is not.
+        """
+        parent = _running.get()
+        tracer = self._tracer or (None if parent is None else parent.tracer)
+        inherited = {} if parent is None else _inherited(parent.told)
+        facts = {names.OPERATION: name, **inherited, **self.known, **(told or {})}
+        span = _start_span(tracer, f"{prefix}.{name}")
+        operation = Operation(f"{prefix}.{name}", span, tracer, facts)
+        outer, token = _running.set(operation), otel_context.attach(trace.set_span_in_context(span))
+        started, error = time.perf_counter(), None
+        try:
+            yield operation
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            otel_context.detach(token)
+            _running.reset(outer)
+            self._finish(operation, error, time.perf_counter() - started, is_logged=is_logged)
+
+    def _finish(self, operation: Operation, error: BaseException | None, seconds: float, *, is_logged: bool) -> None:
+        operation.tell({name: value for name, value in self.known.items() if name not in operation.told})
+        operation.finish(error, seconds, self._logger, is_logged=is_logged)
+
+
+def step(name: str, told: Mapping[str, Any] | None = None) -> AbstractContextManager[Operation]:
+    """A span around a part of the running operation; it has no log event of its own."""
+    return _STEPS.operation(name, told, is_logged=False)
+
+
+def running_operation() -> Operation | None:
+    """The operation that this code is part of."""
+    return _running.get()
+
+
+def annotate(told: Mapping[str, Any]) -> None:
+    """Tell what has become known about the running operation."""
+    if (operation := _running.get()) is not None:
+        operation.tell(told)
+
+
+def describe_snapshot(snapshot: SnapshotInfo) -> dict[str, Any]:
+    """Which snapshot an operation made or looked at."""
+    return {names.SNAPSHOT_ID: snapshot.snapshot_id, names.SNAPSHOT_OPERATION: snapshot.operation.value}
+
+
+def describe_written(snapshot: SnapshotInfo) -> dict[str, Any]:
+    """What a commit did to the rows."""
+    return {
+        **describe_snapshot(snapshot),
+        names.RECORDS_ADDED: snapshot.added_records,
+        names.RECORDS_REMOVED: snapshot.deleted_records,
+        names.FILES_ADDED: snapshot.added_files,
+        names.FILES_REMOVED: snapshot.deleted_files,
+        names.BYTES_ADDED: snapshot.added_bytes,
+    }
+
+
+def trace_properties() -> dict[str, str]:
+    """Snapshot properties that lead to the trace of the running operation; none without one."""
+    context = trace.get_current_span().get_span_context()
+    return {names.TRACE_ID_PROPERTY: format_trace_id(context.trace_id)} if context.is_valid else {}
+
+
+def _start_span(tracer: Tracer | None, name: str) -> Span:
+    # A span processor of the user may fail; the work must not.
+    with suppress(Exception):
+        if tracer is None:
+            start_prepared()
+            tracer = trace.get_tracer(names.SCOPE)
+        return tracer.start_span(name)
+    return NonRecordingSpan(trace.get_current_span().get_span_context())
+
+
+def _failed(span: Span, error: BaseException) -> Status:
+    message = message_of(error)
+    span.add_event("exception", {names.EXCEPTION_TYPE: type(error).__name__, names.EXCEPTION_MESSAGE: message})
+    return Status(StatusCode.ERROR, message)
+
+
+def _inherited(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What is true of every part of an operation: the catalog, and the run it is done for."""
+    return {name: value for name, value in told.items() if name == names.CATALOG or name.startswith(names.DAGSTER)}
+
+
+_STEPS = Telemetry()

@@ -1,0 +1,229 @@
+"""What a run leaves in traces: one tree for each output and input, from which one finds the run and the snapshot."""
+
+import inspect
+from typing import Any
+
+import pytest
+from dagster import AssetsDefinition, ExecuteInProcessResult, StaticPartitionsDefinition, asset
+from services.span_tree import SOME, SpanRecorder, SpanTree
+from services.warehouse import Warehouse
+
+from floe_dagster_iceberg.asset_settings import iceberg_settings
+from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
+from floe_dagster_iceberg.io_managers.either import IcebergIOManager
+from floe_dagster_iceberg.telemetry import TRACE_ID_PROPERTY
+
+REGIONS = StaticPartitionsDefinition(["eu", "us"])
+OF_TABLE = {"catalog.name": "floe", "table.identifier": "public.sales", "namespace": "public"}
+# They answer from definitions and touch no table.
+SILENT = {"engines", "get_table_identifier", "table_of"}
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch, warehouse: Warehouse) -> SpanRecorder:
+    """Records from now on; connecting to the catalog has been done."""
+    assert warehouse.iceberg.catalog is not None
+    return SpanRecorder.of_everything(monkeypatch)
+
+
+def sales(warehouse: Warehouse, region: str = "eu") -> AssetsDefinition:
+    @asset(partitions_def=REGIONS, metadata={"partition_expr": "region"})
+    def sales() -> Any:
+        return warehouse.frame({"region": [region, region], "amount": [1, 2]})
+
+    return sales
+
+
+def of_run(result: ExecuteInProcessResult, step: str = "sales") -> dict[str, str]:
+    return {
+        "dagster.asset_key": "sales",
+        "dagster.partition_key": "eu",
+        "dagster.run_id": result.run_id,
+        "dagster.step_key": step,
+    }
+
+
+def test_a_new_public_method_of_the_io_managers_needs_a_span_here() -> None:
+    for kind in (IcebergIOManagerBase, IcebergIOManager):
+        ours = {
+            name
+            for name, function in inspect.getmembers(kind, inspect.isfunction)
+            if not name.startswith("_") and function.__module__.startswith("floe_dagster_iceberg")
+        }
+        assert ours == {"handle_output", "load_input"} | SILENT
+
+
+@pytest.mark.requirement("S2-US7.1", "S2-FR-041", "S2-FR-042", "S2-SC-007")
+def test_a_first_output_and_a_second_one_leave_their_spans(warehouse: Warehouse, recorder: SpanRecorder) -> None:
+    written = {
+        "operation": "handle_output",
+        "engine": warehouse.engine,
+        "write.mode": "overwrite",
+        "commit.strategy": "fast_append",
+        "commit.attempts": 1,
+        "deduplicated": False,
+        "snapshot.id": SOME,
+        "records.added": 2,
+        "files.added": 1,
+        "bytes.added": SOME,
+        **OF_TABLE,
+    }
+    first, second = (warehouse.run(sales(warehouse), "eu") for _ in range(2))
+
+    created, replaced = recorder.trees()
+    assert created == SpanTree(
+        "iceberg.handle_output",
+        written
+        | of_run(first)
+        | {"table.created": True, "records.removed": 0, "files.removed": 0, "snapshot.operation": "append"}
+        | ({"snapshot.operation": "overwrite"} if warehouse.engine == "spark" else {}),
+        children=parts(warehouse, of_run(first), creates=True),
+    )
+    assert replaced == SpanTree(
+        "iceberg.handle_output",
+        written
+        | of_run(second)
+        | {"table.created": False, "records.removed": 2, "files.removed": 1, "snapshot.operation": "overwrite"},
+        children=parts(warehouse, of_run(second)),
+    )
+
+
+def parts(warehouse: Warehouse, run: dict[str, str], *, creates: bool = False) -> list[SpanTree]:
+    """What a write is made of: one commit, but for Spark's, which are PyIceberg's for the table and its own."""
+    commit = SpanTree("iceberg.commit", {"operation": "commit", "commit.attempts": 1, **OF_TABLE, **run})
+    if warehouse.engine == "arrow":
+        return [commit]
+    create = SpanTree("iceberg.create_table", {"operation": "create_table", "engine": "pyiceberg", **OF_TABLE, **run})
+    overwrite = SpanTree("iceberg.overwrite", {"operation": "overwrite", "engine": "spark", **OF_TABLE, **run})
+    return [*([create] if creates else []), commit, overwrite]
+
+
+@pytest.mark.requirement("S2-US7.1", "S2-FR-041", "S2-SC-007")
+def test_an_input_leaves_its_spans(warehouse: Warehouse, recorder: SpanRecorder) -> None:
+    @asset(partitions_def=REGIONS)
+    def report(sales: warehouse.frame_type) -> None:  # type: ignore[name-defined]
+        assert warehouse.to_arrow(sales).num_rows == 2
+
+    upstream = sales(warehouse)
+    warehouse.run(upstream, "eu")
+    recorder.clear()
+
+    result = warehouse.run([upstream, report], "eu", selection=[report])
+
+    run = of_run(result, "report")
+    load = {"operation": "load_table", "engine": "pyiceberg", **OF_TABLE, **run}
+    read = {
+        "arrow": SpanTree(
+            "iceberg.scan",
+            {
+                "operation": "scan",
+                "engine": "pyiceberg",
+                "records.read": 2,
+                "bytes.read": SOME,
+                **OF_TABLE,
+                **run,
+            },
+        ),
+        "spark": SpanTree("iceberg.open_frame", {"operation": "open_frame", "engine": "spark", **OF_TABLE, **run}),
+    }[warehouse.engine]
+    assert recorder.trees() == [
+        SpanTree(
+            "iceberg.load_input",
+            {"operation": "load_input", "engine": warehouse.engine, **OF_TABLE, **run},
+            children=[SpanTree("iceberg.load_table", load), read],
+        )
+    ]
+
+
+@pytest.mark.requirement("S2-US7.3", "S2-FR-041", "S2-SC-007")
+def test_an_output_that_is_refused_leaves_its_span(warehouse: Warehouse, recorder: SpanRecorder) -> None:
+    result = warehouse.run(sales(warehouse, region="us"), "eu", raise_on_error=False)
+
+    (tree,) = recorder.trees()
+    assert (tree.name, tree.error) == ("iceberg.handle_output", "RowsOutsidePartitionError")
+    assert tree.attributes == {
+        "operation": "handle_output",
+        "engine": warehouse.engine,
+        "write.mode": "overwrite",
+        "commit.strategy": "fast_append",
+        **OF_TABLE,
+        **of_run(result),
+    }
+
+
+@pytest.mark.requirement("S2-FR-041")
+@pytest.mark.parametrize(
+    ("settings", "action"), [({"write_mode": "append"}, "append"), ({"upsert_keys": "id"}, "upsert")]
+)
+def test_each_way_to_write_has_its_spans(
+    warehouse: Warehouse, recorder: SpanRecorder, settings: dict[str, Any], action: str
+) -> None:
+    @asset(metadata=iceberg_settings(**settings))
+    def people() -> Any:
+        return warehouse.frame({"id": [1, 2]})
+
+    for _ in range(2):
+        warehouse.run(people)
+
+    *_, tree = recorder.trees()
+    assert tree.attributes["write.mode"] == action
+    engines = {"arrow": ["iceberg.commit"], "spark": ["iceberg.commit", f"iceberg.{action}"]}
+    assert [child.name for child in tree.children] == engines[warehouse.engine]
+
+
+@pytest.mark.requirement("S2-US7.3", "S2-FR-041")
+def test_a_frame_that_breaks_off_leaves_its_spans(warehouse: Warehouse, recorder: SpanRecorder) -> None:
+    @asset
+    def people() -> Any:
+        return warehouse.broken_frame({"id": [1, 2]})
+
+    warehouse.run(people, raise_on_error=False)
+
+    (tree,) = recorder.trees()
+    failed = [child.name for child in tree.children if child.error]
+    assert tree.error is not None
+    assert failed == {"arrow": [], "spark": ["iceberg.append"]}[warehouse.engine]
+    assert not warehouse.exists("people")
+
+
+@pytest.mark.requirement("S2-US7.3", "S2-FR-041", "S2-SC-007")
+def test_an_input_without_a_table_leaves_its_spans(warehouse: Warehouse, recorder: SpanRecorder) -> None:
+    @asset(partitions_def=REGIONS)
+    def report(sales: warehouse.frame_type) -> None:  # type: ignore[name-defined]
+        del sales
+
+    result = warehouse.run([sales(warehouse), report], "eu", selection=[report], raise_on_error=False)
+
+    run = of_run(result, "report")
+    told = {"operation": "load_table", "engine": "pyiceberg", **OF_TABLE, **run}
+    assert recorder.trees() == [
+        SpanTree(
+            "iceberg.load_input",
+            {"operation": "load_input", "engine": warehouse.engine, **OF_TABLE, **run},
+            error="NoSuchTableError",
+            children=[SpanTree("iceberg.load_table", told, error="NoSuchTableError")],
+        )
+    ]
+
+
+@pytest.mark.requirement("S2-US7.1")
+def test_a_snapshot_leads_to_its_trace_and_its_run(warehouse: Warehouse, recorder: SpanRecorder) -> None:
+    result = warehouse.run(sales(warehouse), "eu")
+
+    (trace_id,) = recorder.trace_ids()
+    summary = warehouse.table("sales").metadata.current_snapshot().summary
+    assert (summary[TRACE_ID_PROPERTY], summary["dagster.run-id"]) == (trace_id, result.run_id)
+    (materialization,) = result.asset_materializations_for_node("sales")
+    assert materialization.metadata["iceberg/trace_id"].value == trace_id
+
+
+@pytest.mark.requirement("S2-FR-043")
+def test_dagster_shows_one_event_for_each_output(warehouse: Warehouse, recorder: SpanRecorder) -> None:
+    result = warehouse.run(sales(warehouse), "eu")
+
+    entries = [entry for entry in warehouse.instance.all_logs(result.run_id) if "iceberg." in entry.user_message]
+    (entry,) = entries
+    (trace_id,) = recorder.trace_ids()
+    assert (entry.level, entry.step_key) == (20, "sales")
+    for field in ("event='iceberg.handle_output'", "records_added=2", f"trace_id='{trace_id}'", "dagster_run_id="):
+        assert field in entry.user_message

@@ -1,0 +1,65 @@
+"""Which tests run on a lake of real servers, and what the closing lines say about those that did not run."""
+
+import os
+from typing import NamedTuple, NoReturn
+
+import pytest
+from services.servers.running import ServerMissing
+
+LAKE = pytest.StashKey[str]()
+"""The lake of this run."""
+ON_EVERY_LAKE = ("tests/behaviour/", "tests/integration/test_manager_")
+SERVED = ("rest", "gateway")
+
+
+class LeftOut(NamedTuple):
+    """Tests that do not run on some lakes: the beginning of their ids, the lakes, and why."""
+
+    beginning: str
+    lakes: tuple[str, ...]
+    reason: str
+
+
+_MANAGER = "tests/integration/test_manager_"
+LEFT_OUT = (
+    LeftOut(
+        f"{_MANAGER}catalog.py::test_a_corrupt_metadata_file",
+        SERVED,
+        "the server reads the file itself, twenty times over minutes, before it answers",
+    ),
+    LeftOut(
+        f"{_MANAGER}faults.py::test_a_full_disk_leaves_the_table_and_the_warehouse_as_they_were[metadata-",
+        SERVED,
+        "the server writes that file, out of reach of the fault",
+    ),
+    LeftOut(f"{_MANAGER}expiry", SERVED, "they forge weeks of history, with times that the server does not take"),
+)
+
+
+def runs_on(lake: str, item: pytest.Item) -> bool:
+    """Whether a test has something to say about a lake."""
+    if lake == "sqlite":
+        return True
+    left_out = any(item.nodeid.startswith(case.beginning) for case in LEFT_OUT if lake in case.lakes)
+    fixtures = getattr(item, "fixturenames", ())
+    return item.nodeid.startswith(ON_EVERY_LAKE) and "place" in fixtures and not left_out
+
+
+def tell_what_did_not_run(reporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Nothing is left out silently."""
+    lake = config.stash[LAKE]
+    if lake != "sqlite":
+        reporter.section(f"on the lake '{lake}'")
+        reporter.line("Only the promises that hold on every lake: the behaviour and the table manager suites.")
+        for case in LEFT_OUT:
+            if lake in case.lakes:
+                reporter.line(f"Not {case.beginning}: {case.reason}.")
+    else:
+        reporter.line("On SQLite and files. `make test-lakes` holds the same promises on PostgreSQL, REST and S3.")
+
+
+def skip_unless_ci(missing: ServerMissing) -> NoReturn:
+    """A person may lack a server, and is told so in the closing lines; continuous integration may not."""
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        raise missing
+    pytest.skip(str(missing))

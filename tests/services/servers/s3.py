@@ -1,0 +1,111 @@
+"""A real S3 server: rclone, from the binary of a wheel, on a folder of its own."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pyarrow.fs import S3FileSystem
+from services.processes import answers, free_port
+from services.servers import s3_front
+from services.servers.leash import on_leash
+
+# How long the server takes to forget which files there are.
+FORGETS_SECONDS = 0.02
+_BUCKETS: dict[str, "S3Server"] = {}
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server. It takes requests that are signed with one of its keys, and no others."""
+
+    endpoint: str
+    folder: Path
+    access_key_id: str = "floe-key"
+    secret_access_key: str = "floe-s3-secret-key"
+    region: str = "us-east-1"
+    leash: "subprocess.Popen[bytes] | None" = field(default=None, repr=False, compare=False)
+    # For keys that are lent for a while: the server learns its keys when it starts.
+    spare_keys: tuple[tuple[str, str], ...] = tuple((f"spare-key-{n}", f"spare-s3-secret-{n}") for n in range(16))
+
+    @classmethod
+    @contextmanager
+    def start(cls, folder: Path) -> Iterator["S3Server"]:
+        """A server for the length of the block; objects are files below `folder/s3`."""
+        port, inner = free_port(), free_port()
+        server = cls(f"http://127.0.0.1:{port}", folder / "s3")
+        server.folder.mkdir()
+        command = [
+            *(str(Path(sys.executable).with_name("rclone")), "serve", "s3", str(server.folder)),
+            *("--addr", f"127.0.0.1:{inner}", "--config", os.devnull),
+            # Folders that become empty stay: it forgets to make them again, and the next upload there would fail.
+            "--no-cleanup",
+        ]
+        # By the environment: arguments of a process are there for everyone to see.
+        known = [(server.access_key_id, server.secret_access_key), *server.spare_keys]
+        keys = {"RCLONE_AUTH_KEY": ",".join(f'"{key_id},{secret}"' for key_id, secret in known)}
+        front = [sys.executable, s3_front.__file__, str(port), str(inner)]
+        log = folder / "s3.log"
+        with (
+            on_leash(command, log, answers=lambda: answers(inner), seconds=30, environment=keys) as leash,
+            on_leash(front, folder / "s3-front.log", answers=lambda: answers(port), seconds=30),
+        ):
+            yield replace(server, leash=leash)
+
+    def create_bucket(self, name: str) -> str:
+        (self.folder / name).mkdir()
+        _BUCKETS[name] = self
+        return name
+
+    def keys(self, bucket: str, prefix: str = "") -> set[str]:
+        """Keys of the objects below a prefix, uploads that were never finished left out."""
+        root = self.folder / bucket
+        return {str(path.relative_to(root)) for path in (root / prefix).rglob("*") if path.is_file()}
+
+    def path(self, location: str) -> Path:
+        """The file behind `s3://bucket/key`."""
+        return self.folder / location.partition("://")[2]
+
+    def delete(self, bucket: str, *keys: str) -> None:
+        for key in keys:
+            (self.folder / bucket / key).unlink()
+        self.forget()
+
+    def empty(self, bucket: str) -> None:
+        for path in (self.folder / bucket).iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.forget()
+
+    def forget(self) -> None:
+        """Let the server look again which files there are; tests look behind it, and change what they find."""
+        assert self.leash is not None
+        self.leash.send_signal(signal.SIGHUP)
+        time.sleep(FORGETS_SECONDS)
+
+    def file_system(self) -> S3FileSystem:
+        """The server as Arrow sees it, for tests that look for themselves."""
+        return S3FileSystem(
+            endpoint_override=self.endpoint,
+            access_key=self.access_key_id,
+            secret_key=self.secret_access_key,
+            region=self.region,
+        )
+
+
+def file_behind(location: str) -> Path:
+    """The file behind `s3://bucket/key`, on whichever server of this process made that bucket last."""
+    path = location.partition("://")[2]
+    return _BUCKETS[path.partition("/")[0]].folder / path
+
+
+def forget_files() -> None:
+    """Let every server of this process look again which files there are."""
+    for server in {id(server): server for server in _BUCKETS.values()}.values():
+        if server.leash is not None and server.leash.poll() is None:
+            server.forget()

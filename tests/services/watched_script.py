@@ -1,0 +1,42 @@
+"""A process that does one operation, watched by a collector at a given address, and says how long it took to end."""
+
+import atexit
+import json
+import sys
+import time
+from typing import Any
+
+from floe_dagster_iceberg.telemetry import Telemetry
+from floe_dagster_iceberg.telemetry.setup import TelemetrySettings, flush, prepare
+
+
+def set_own_provider() -> Any:
+    from opentelemetry import trace  # noqa: PLC0415 - only with a provider of its own
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: PLC0415 - as above
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: PLC0415 - as above
+
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    trace.set_tracer_provider(provider)
+    return spans
+
+
+def main(endpoint: str, *, has_own: bool) -> None:
+    """Do it, and print the answer as the very last thing, after telemetry has been closed."""
+    answer: dict[str, Any] = {}
+    ended = [0.0]
+    atexit.register(lambda: print(json.dumps({**answer, "exit_seconds": time.perf_counter() - ended[0]})))  # noqa: T201
+    own = set_own_provider() if has_own else None
+    prepare(TelemetrySettings(endpoint))
+    with Telemetry().operation("load_table", {"table.identifier": "bronze.orders"}):
+        pass
+    started = time.perf_counter()
+    flush()
+    ended[0] = time.perf_counter()
+    answer |= {"flush_seconds": ended[0] - started, "sdk_loaded": "opentelemetry.sdk.trace" in sys.modules}
+    answer["own_spans"] = 0 if own is None else len(own.get_finished_spans())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], has_own=sys.argv[2:] == ["own"])
