@@ -12,8 +12,6 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.logger import PySparkLogger
-
 from floe_dagster_iceberg.secrets import redact
 from floe_dagster_iceberg.spark.causes import without_quotes
 
@@ -94,7 +92,7 @@ def keep_quiet_about_data() -> None:
         logging.getLogger(name).addFilter(_without_secrets)
     # They write the words of every exception to stderr, which quote values; whoever catches it has them anyway.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True
+        logging.getLogger(name).disabled = True
 
 
 def _emit(event: str) -> None:

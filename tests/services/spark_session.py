@@ -18,7 +18,7 @@ JARS = (
     "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
 )
 SMALL_MACHINE = {
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": "2g",
     # For the S3 server of the tests; the Spark of all tests may be older than the first test that uses it.
     "spark.driver.extraJavaOptions": "-Daws.requestChecksumCalculation=when_required "
     "-Daws.responseChecksumValidation=when_required",
