@@ -43,7 +43,7 @@ test-lakes: setup ## Hold the same promises on PostgreSQL, REST and S3 (LAKES=re
 			tests/behaviour tests/integration/test_manager_*.py $(ARGS) || exit 1; done
 
 test-slow: setup ## Run the fault and load suites
-	@$(BIN)/pytest -n 2 --dist worksteal -m "slow and not e2e" --durations=10 $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile -m "slow and not e2e" --durations=10 $(ARGS)
 
 e2e: setup ## Drive the demo in the Dagster UI with Chromium, and take the README's screenshots
 	@$(BIN)/pytest tests/e2e -m e2e $(ARGS)
