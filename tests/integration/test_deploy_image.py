@@ -80,7 +80,7 @@ def test_the_sample_runs_with_dagsters_own_commands(image: Image, scratch: Path)
 
     run_in_pod(image, scratch, *orders, "--partition", "2026-01-01", **place)
 
-    assert "shop.orders" in run_in_pod(image, scratch, "floe-iceberg", "tables", **place)
+    assert "public.orders" in run_in_pod(image, scratch, "floe-iceberg", "tables", **place)
 
 
 def test_the_demo_needs_one_writable_folder_and_no_home(image: Image, scratch: Path) -> None:
