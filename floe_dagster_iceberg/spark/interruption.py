@@ -83,7 +83,7 @@ class _ActionThread(InheritableThread):
         for tag in tags:
             context.addJobTag(tag)
         # A description that the user gave says more to the user than ours.
-        if self._marks.description is not None and context.getLocalProperty(_DESCRIPTION) is None:
+        if self._marks.description is not None and not context.getLocalProperty(_DESCRIPTION):
             context.setJobDescription(self._marks.description)
 
 

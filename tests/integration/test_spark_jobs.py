@@ -28,9 +28,11 @@ def jobs_with_tag(session: SparkSession, tag: str) -> Iterator[Any]:
 
 
 @pytest.mark.requirement("S2-US7.1")
-def test_jobs_are_tagged_with_trace_and_run_and_described_in_words(lake: SparkLake) -> None:
+@pytest.mark.parametrize("before", [None, ""], ids=["no description before", "an empty description before"])
+def test_jobs_are_tagged_with_trace_and_run_and_described_in_words(lake: SparkLake, before: str | None) -> None:
     recorder, run_id = SpanRecorder(), "6d0cf0a5"
     frame = lake.frame({"id": [1, 2]})
+    lake.session.sparkContext.setLocalProperty("spark.job.description", before)
 
     with Telemetry(recorder.tracer).operation("handle_output", {names.RUN_ID: run_id}):
         lake.deposit(frame)
@@ -41,6 +43,7 @@ def test_jobs_are_tagged_with_trace_and_run_and_described_in_words(lake: SparkLa
     assert all(job.jobTags().contains(f"dagster.run-id={run_id}") for job in jobs)
     assert {job.description().get() for job in jobs} == {f"iceberg.overwrite public.events for Dagster run {run_id}"}
     assert len(lake.session.sparkContext.getJobTags()) == 0
+    lake.session.sparkContext.setLocalProperty("spark.job.description", None)
 
 
 @pytest.mark.requirement("S2-FR-041")

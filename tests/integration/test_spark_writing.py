@@ -56,8 +56,11 @@ def test_a_frame_is_computed_once(lake: SparkLake, rows_outside: str) -> None:
     context = lake.session.sparkContext
 
     context.setJobGroup(rows_outside, "")
-    lake.deposit(frame, rows=eu, rows_outside=rows_outside)
-    context.setJobGroup("others", "")
+    try:
+        lake.deposit(frame, rows=eu, rows_outside=rows_outside)
+    finally:
+        for left in ("spark.jobGroup.id", "spark.job.description"):
+            context.setLocalProperty(left, None)
 
     assert len(context.statusTracker().getJobIdsForGroup(rows_outside)) == 1
 
