@@ -21,6 +21,7 @@ from floe_dagster_iceberg.errors import (
     CommitConflictError,
     CommitOutcomeUnknownError,
     FloeStorageError,
+    ValidationError,
 )
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.plugins.translation import translated
@@ -132,7 +133,7 @@ def commit(
         attempts += 1
         if attempts > 1:
             count_retry(name, engine=_ENGINE)
-        transaction = TableTransaction(table)
+        transaction, planned_on = TableTransaction(table), table.metadata_location
         with _outcome_unknown(name, snapshot_id) if unanswered else nullcontext():
             failure = _attempt(transaction, stage, name)
         if failure is None:
@@ -150,7 +151,10 @@ def commit(
         landed = _look(transaction, name, snapshot_id, failure)
         if landed is not None:
             return Committed(table, attempts, by_us=landed.manifest_list in sent)
-        if not budget.allows(attempts, waited):
+        spent = not budget.allows(attempts, waited)
+        if isinstance(failure, ValidationError) and (spent or table.metadata_location == planned_on):
+            raise failure
+        if spent:
             raise _exhausted(name, attempts, snapshot_id, failure) from failure
 
 
@@ -181,7 +185,8 @@ def _attempt(
     try:
         with translated(transaction.table.catalog.name, table=name):
             transaction.commit_once()
-    except (CommitConflictError, CommitOutcomeUnknownError, CatalogConnectionError) as failure:
+    # A server calls a request invalid, too, that became so by what others did meanwhile: expired what it refers to.
+    except (CommitConflictError, CommitOutcomeUnknownError, CatalogConnectionError, ValidationError) as failure:
         # The manifests stay for now: they belong to the table if the commit landed after all.
         if isinstance(failure, CommitConflictError):
             count_conflict(name, engine=_ENGINE)
@@ -212,7 +217,7 @@ def _look(
     transaction: TableTransaction, name: str, snapshot_id: int | None, failure: FloeStorageError
 ) -> Snapshot | None:
     """The snapshot, if it is there for all that the catalog said; what a refused attempt wrote goes."""
-    refused, table = isinstance(failure, CommitConflictError), transaction.table
+    refused, table = isinstance(failure, CommitConflictError | ValidationError), transaction.table
     try:
         refresh(table)
     except FloeStorageError as gone:

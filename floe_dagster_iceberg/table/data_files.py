@@ -2,28 +2,25 @@
 
 import itertools
 import math
-import os
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
-from pyiceberg.io import FileIO, OutputFile
-from pyiceberg.io.pyarrow import ParquetFormatWriter, pyarrow_to_schema, schema_to_pyarrow
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import TableProperties
-from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
 
 from floe_dagster_iceberg.errors import SchemaEvolutionError, ValidationError
-from floe_dagster_iceberg.table._pyiceberg import bytes_written, close_quietly, open_parquet_writer, project_batch
+from floe_dagster_iceberg.table._pyiceberg import project_batch
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
-from floe_dagster_iceberg.table.partition_split import Partition, PartitionSplitter
+from floe_dagster_iceberg.table.file_lanes import EncodingThreads, FileLane, FilesOfWrite, refusing_inner_nulls
+from floe_dagster_iceberg.table.partition_split import PartitionSplitter
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 BUFFER_BYTES = 128 * 1024 * 1024
@@ -38,16 +35,13 @@ MUCH_LARGER = 1.3
 
 
 @dataclass
-class _OpenFile:
-    """One partition's rows on their way to disk."""
+class _Part:
+    """Rows of one partition that wait, and the lanes that take them to disk."""
 
-    partition: Partition | None
+    lanes: list[FileLane]
     batches: list[pa.RecordBatch] = field(default_factory=list)
     buffered_bytes: int = 0
-    output: OutputFile | None = None
-    writer: ParquetFormatWriter | None = None
-    last_flush_bytes: int = 0
-    last_flush: int = 0
+    turn: int = 0
 
 
 class DataFileWriter:
@@ -56,6 +50,8 @@ class DataFileWriter:
     Memory is bounded by a buffer over all partitions, not by the size of the data: when the
     buffer is full the largest partition goes to disk as a row group. A file is closed when it
     reaches the table's target size as counted on disk, or when too many others are open.
+    Row groups are encoded by other threads, while the next rows come in. A partition that has
+    filled a file is large: its next files are written side by side.
     """
 
     def __init__(
@@ -71,23 +67,21 @@ class DataFileWriter:
         self._schema: Schema = sanitize_column_names(metadata.schema())
         self._arrow_schema = schema_to_pyarrow(self._schema)
         self._splitter = PartitionSplitter(metadata.spec(), self._schema)
-        self._locations = load_location_provider(metadata.location, properties)
-        self._target_bytes = target_file_size_bytes or _size(
+        target_bytes = target_file_size_bytes or _size(
             properties,
             TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
             TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
         )
         row_group_bytes = _size(properties, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, ROW_GROUP_BYTES)
         # At least two row groups make a file, or one that is a little too large for its file would be one by itself.
-        self._flush_bytes = max(1, min(row_group_bytes, ROW_GROUP_BYTES, self._target_bytes // 2))
+        self._flush_bytes = max(1, min(row_group_bytes, ROW_GROUP_BYTES, target_bytes // 2))
         self._sort_by = [(self._column_on_disk(column), "ascending") for column in sort_by]
-        self._write_id, self._counter, self._flushes = uuid.uuid4(), itertools.count(), itertools.count()
+        self._files, self._threads = FilesOfWrite(metadata, self._schema, io, target_bytes), EncodingThreads()
+        self._flushes = itertools.count()
         self._unsplit: list[pa.RecordBatch] = []
         self._unsplit_bytes = 0
-        self._open: dict[Record | None, _OpenFile] = {}
+        self._parts: dict[Record | None, _Part] = {}
         self._buffered_bytes = 0
-        self._files: list[DataFile] = []
-        self.started: list[str] = []
 
     def write(self, rows: ArrowRows) -> None:
         """Take rows in; they may or may not be on disk afterwards."""
@@ -105,25 +99,44 @@ class DataFileWriter:
     @property
     def rows(self) -> int:
         """Rows in the finished files."""
-        return sum(file.record_count for file in self._files)
+        return sum(file.record_count for file in self._files.finished)
+
+    @property
+    def started(self) -> list[str]:
+        """Where files are, or were about to be."""
+        return self._files.started
 
     def finish(self) -> list[DataFile]:
         """Write what is left and return all data files."""
         self._split()
-        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:
-            # Encoding releases the GIL; files of different partitions do not wait for each other.
-            list(threads.map(self._close, list(self._open.values())))
-        self._open.clear()
-        return self._files
+        endings = [ending for part in self._parts.values() for ending in self._endings(part)]
+        if len(endings) == 1:
+            # A thread would cost more than it saves.
+            ((lane, end),) = endings
+            lane.settle()
+            end()
+        else:
+            for lane, end in endings:
+                self._threads.start(lane, end)
+            for lane, _ in endings:
+                lane.settle()
+        self._threads.stop()
+        self._parts.clear()
+        # Threads finish them in any order.
+        order = {location: number for number, location in enumerate(self.started)}
+        return sorted(self._files.finished, key=lambda file: order[file.file_path])
 
     def discard(self) -> None:
         """Delete every file this writer started; for writes that definitely did not land."""
-        for part in self._open.values():
-            if part.writer is not None:
-                close_quietly(part.writer)
-        self._open.clear()
+        self._threads.stop()
+        for lane in self._lanes():
+            lane.abandon()
+        self._parts.clear()
         self._unsplit.clear()
         delete_files(self._io, self.started)
+
+    def _lanes(self) -> list[FileLane]:
+        return [lane for part in self._parts.values() for lane in part.lanes]
 
     def _column_on_disk(self, column: str) -> str:
         # Names that Avro does not allow are spelled differently in files.
@@ -141,7 +154,7 @@ class DataFileWriter:
         for struct in structs:
             batch = batch.append_column(struct, pa.array([None] * batch.num_rows, struct.type))
         projected = project_batch(batch, batch_schema=batch_schema, table_schema=self._schema)
-        with _refusing_inner_nulls():
+        with refusing_inner_nulls():
             # Columns come as string or large_string, whatever they were read or filled in as.
             return projected.cast(self._arrow_schema)
 
@@ -169,7 +182,9 @@ class DataFileWriter:
     def _take_in(self, batch: pa.RecordBatch) -> None:
         for partition, rows in self._splitter.split(batch):
             key = None if partition is None else partition.partition
-            part = self._open.setdefault(key, _OpenFile(partition))
+            part = self._parts.get(key)
+            if part is None:
+                part = self._parts[key] = _Part([FileLane(self._files, partition)])
             part.batches.append(rows)
             part.buffered_bytes += _memory(rows)
             self._buffered_bytes += _memory(rows)
@@ -177,82 +192,52 @@ class DataFileWriter:
                 self._flush(part)
                 self._close_idle_files()
         while self._buffered_bytes >= BUFFER_BYTES:
-            self._flush(max(self._open.values(), key=lambda part: part.buffered_bytes))
+            self._flush(max(self._parts.values(), key=lambda part: part.buffered_bytes))
             self._close_idle_files()
 
-    def _close_idle_files(self) -> None:
-        writing = [part for part in self._open.values() if part.writer is not None]
-        if len(writing) > MOST_OPEN_FILES:
-            # Half of them at once, those that got no rows for the longest time.
-            for part in sorted(writing, key=lambda part: part.last_flush)[: MOST_OPEN_FILES // 2]:
-                self._close_file(part)
+    def _flush(self, part: _Part) -> None:
+        rows, lane = self._take_out(part), self._next_lane(part)
+        lane.last_used = next(self._flushes)
+        self._threads.start(lane, partial(self._encode, lane, rows))
 
-    def _flush(self, part: _OpenFile) -> None:
-        rows = pa.Table.from_batches(part.batches)
+    def _take_out(self, part: _Part) -> pa.Table:
+        rows = pa.Table.from_batches(part.batches, schema=self._arrow_schema)
         self._buffered_bytes -= part.buffered_bytes
         part.batches, part.buffered_bytes = [], 0
-        part.last_flush = next(self._flushes)
+        return rows
+
+    def _next_lane(self, part: _Part) -> FileLane:
+        lane = part.lanes[part.turn % len(part.lanes)]
+        part.turn += 1
+        lane.settle()
+        if lane.filled_a_file:
+            part.lanes += [lane.sibling() for _ in range(self._threads.count - len(part.lanes))]
+        return lane
+
+    def _encode(self, lane: FileLane, rows: pa.Table) -> None:
         if self._sort_by:
             rows = rows.sort_by(self._sort_by)
         for chunk in _slices(rows, self._flush_bytes):
-            self._write_row_group(part, chunk)
+            lane.write_row_group(chunk)
 
-    def _write_row_group(self, part: _OpenFile, rows: pa.Table) -> None:
-        if part.writer is None:
-            name = f"{next(self._counter):05d}-0-{self._write_id}.parquet"
-            location = self._locations.new_data_location(name, part.partition)
-            self.started.append(location)
-            part.output = self._io.new_output(location)
-            part.writer = open_parquet_writer(part.output, self._schema, self._metadata.properties)
-            part.last_flush_bytes = 0
-        before = bytes_written(part.writer)
-        with _refusing_inner_nulls():
-            part.writer.write(rows)
-        part.last_flush_bytes = bytes_written(part.writer) - before
-        # Half a row group too small is as far from the target as half a row group too large.
-        if bytes_written(part.writer) + part.last_flush_bytes // 2 >= self._target_bytes:
-            self._close_file(part)
+    def _endings(self, part: _Part) -> Iterator[tuple[FileLane, Callable[[], None]]]:
+        """What is left to do for a partition, lane by lane."""
+        turn = part.turn % len(part.lanes)
+        for number, lane in enumerate(part.lanes):
+            rows = self._take_out(part) if number == turn and part.batches else None
+            yield lane, partial(self._end, lane, rows)
 
-    def _close(self, part: _OpenFile) -> None:
-        if part.batches:
-            self._flush(part)
-        if part.writer is not None:
-            self._close_file(part)
+    def _end(self, lane: FileLane, rows: pa.Table | None) -> None:
+        if rows is not None:
+            self._encode(lane, rows)
+        lane.close()
 
-    def _close_file(self, part: _OpenFile) -> None:
-        writer, output, partition = part.writer, part.output, part.partition
-        if writer is None or output is None:
-            return
-        statistics = writer.close()
-        part.writer = None
-        self._files.append(
-            DataFile.from_args(
-                content=DataFileContent.DATA,
-                file_path=output.location,
-                file_format=FileFormat.PARQUET,
-                partition=partition.partition if partition is not None else Record(),
-                file_size_in_bytes=len(output),
-                sort_order_id=None,
-                spec_id=self._metadata.default_spec_id,
-                equality_ids=None,
-                key_metadata=None,
-                **statistics.to_serialized_dict(),
-            )
-        )
-
-
-@contextmanager
-def _refusing_inner_nulls() -> Iterator[None]:
-    """Columns are checked for NULL before; what Arrow still finds is in a field inside a column."""
-    try:
-        yield
-    except pa.ArrowInvalid as error:
-        if "non-nullable" not in str(error):
-            raise
-        raise SchemaEvolutionError(
-            f"A field that is required inside its column holds NULL ({error}). "
-            "Fill it, or make the field optional with evolve_schema()."
-        ) from None
+    def _close_idle_files(self) -> None:
+        writing = [lane for lane in self._lanes() if lane.may_have_an_open_file]
+        if len(writing) > MOST_OPEN_FILES:
+            # Half of them at once, those that got no rows for the longest time.
+            for lane in sorted(writing, key=lambda lane: lane.last_used)[: MOST_OPEN_FILES // 2]:
+                self._threads.start(lane, lane.close)
 
 
 def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:

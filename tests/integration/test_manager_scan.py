@@ -11,7 +11,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from services.lake import Lake
 from services.rival_writer import rival_writer
-from services.table_facts import live_files, to_path
+from services.table_facts import live_files, lose
 
 from floe_dagster_iceberg.errors import NoSuchTableError, ScanError, SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -43,7 +43,7 @@ def test_columns_filter_and_limit_say_what_is_read(manager: IcebergTableManager,
 def test_a_filter_opens_only_the_files_of_its_partitions(lake: Lake, manager: IcebergTableManager, visits: str) -> None:
     for path, file in live_files(lake.table(visits)).items():
         if file.partition[0] != 19724:
-            to_path(path).unlink()
+            lose(path)
 
     assert manager.scan(visits, row_filter="at = '2024-01-02'").column("id").to_pylist() == [2]
     assert len(list(lake.table(visits).scan(row_filter="at >= '2024-01-02' and at < '2024-01-03'").plan_files())) == 1

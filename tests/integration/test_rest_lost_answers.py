@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from services.lost_answers import FORMS, Figures, count, try_often
+from services.lost_answers import FORMS, FORMS_OF_PYICEBERG, Figures, count, try_often
 from services.polaris_lake import PolarisLake
 from services.spark_session import spark_resource, to_frame
 
@@ -51,7 +51,7 @@ def rows(number: int) -> pa.Table:
 
 
 @pytest.mark.requirement("S3-2b", "S0-X1..6")
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS_OF_PYICEBERG)
 def test_an_append_whose_answer_is_lost_is_made_exactly_once(
     polaris: PolarisLake, iceberg: IcebergResource, show: Show, form: str
 ) -> None:

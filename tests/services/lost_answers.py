@@ -29,6 +29,8 @@ FORMS: dict[str, Fault] = {
     "reset, lands late": LATE,
 }
 """Before or after the commit reached the server."""
+FORMS_OF_PYICEBERG = {**FORMS, "400 after": Fault(400).after()}
+"""Something on the way sends a request again, which makes no sense the second time. Spark takes that for a refusal."""
 
 Write = Callable[[int], object]
 
@@ -78,7 +80,7 @@ def try_often(gateway: Gateway, form: str, trials: int, write: Write) -> Figures
     """
     figures = Figures(form)
     for number in range(trials):
-        gateway.fail("POST", COMMIT, FORMS[form])
+        gateway.fail("POST", COMMIT, FORMS_OF_PYICEBERG[form])
         started = time.monotonic()
         try:
             write(number)

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from services.servers.s3 import file_behind
+from services.servers.s3 import file_behind, forget_files
 
 
 def live_files(table: Table, snapshot: Snapshot | None = None) -> dict[str, DataFile]:
@@ -48,6 +48,13 @@ def to_path(location: str) -> Path:
         return file_behind(location)
     # Java writes file:/path where Python writes file:///path.
     return Path(unquote(urlsplit(location).path)) if urlsplit(location).scheme else Path(location)
+
+
+def lose(location: str) -> None:
+    """Delete a file behind the back of everybody but the store that keeps it."""
+    to_path(location).unlink()
+    if location.startswith("s3://"):
+        forget_files()
 
 
 def _live(table: Table, snapshot: Snapshot) -> Iterator[DataFile]:

@@ -64,8 +64,7 @@ class Servers:
     @cached_property
     def gateway(self) -> Gateway:
         upstream, s3 = self.rest_catalog.uri, self.s3
-        keys = {"s3.access-key-id": s3.access_key_id, "s3.secret-access-key": s3.secret_access_key}
-        return self._start("Gateway", lambda: Gateway.start(upstream, lend=lambda _: keys))
+        return self._start("Gateway", lambda: Gateway.start(upstream, lend=lambda _: s3.lend()))
 
     @cached_property
     def keycloak(self) -> Keycloak:

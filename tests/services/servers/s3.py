@@ -58,6 +58,15 @@ class S3Server:
         ):
             yield replace(server, leash=leash)
 
+    def lend(self) -> dict[str, str]:
+        """Its keys as a catalog lends them, in the words of both engines; Spark takes none that never expire."""
+        return {
+            "s3.access-key-id": self.access_key_id,
+            "s3.secret-access-key": self.secret_access_key,
+            "s3.session-token": "floe-s3-session",
+            "s3.session-token-expires-at-ms": str(int((time.time() + 3600) * 1000)),
+        }
+
     def create_bucket(self, name: str) -> str:
         (self.folder / name).mkdir()
         _BUCKETS[name] = self

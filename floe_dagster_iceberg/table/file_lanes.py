@@ -1,0 +1,165 @@
+"""Data files on their way to disk: a lane writes one after the other, and lanes are encoded on all cores."""
+
+import itertools
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.io.pyarrow import ParquetFormatWriter
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+
+from floe_dagster_iceberg.errors import SchemaEvolutionError
+from floe_dagster_iceberg.table._pyiceberg import bytes_written, close_quietly, open_parquet_writer
+from floe_dagster_iceberg.table.partition_split import Partition
+
+# A row group waits in memory for each.
+MOST_THREADS: Final = 4
+
+
+class FilesOfWrite:
+    """The data files of one write.
+
+    Attributes:
+        started: Where each of them is or was about to be.
+        finished: Those that are whole.
+    """
+
+    def __init__(self, metadata: TableMetadata, schema: Schema, io: FileIO, target_bytes: int) -> None:
+        self.target_bytes = target_bytes
+        self._metadata, self._schema, self._io = metadata, schema, io
+        self._locations = load_location_provider(metadata.location, metadata.properties)
+        self._write_id, self._counter = uuid.uuid4(), itertools.count()
+        self.started: list[str] = []
+        self.finished: list[DataFile] = []
+
+    def start(self, partition: Partition | None) -> tuple[OutputFile, ParquetFormatWriter]:
+        """Begin a file."""
+        name = f"{next(self._counter):05d}-0-{self._write_id}.parquet"
+        location = self._locations.new_data_location(name, partition)
+        self.started.append(location)
+        output = self._io.new_output(location)
+        return output, open_parquet_writer(output, self._schema, self._metadata.properties)
+
+    def finish(self, output: OutputFile, writer: ParquetFormatWriter, partition: Partition | None) -> None:
+        """Close a file; from now on it belongs to the write."""
+        statistics = writer.close()
+        self.finished.append(
+            DataFile.from_args(
+                content=DataFileContent.DATA,
+                file_path=output.location,
+                file_format=FileFormat.PARQUET,
+                partition=partition.partition if partition is not None else Record(),
+                file_size_in_bytes=len(output),
+                sort_order_id=None,
+                spec_id=self._metadata.default_spec_id,
+                equality_ids=None,
+                key_metadata=None,
+                **statistics.to_serialized_dict(),
+            )
+        )
+
+
+class FileLane:
+    """Files of one partition, one after the other.
+
+    Attributes:
+        encoding: What a thread is doing for this lane.
+        last_used: When rows came last, in turns of the writer.
+        filled_a_file: Whether one file reached its target size.
+    """
+
+    def __init__(self, files: FilesOfWrite, partition: Partition | None) -> None:
+        self._files, self._partition = files, partition
+        self._file: tuple[OutputFile, ParquetFormatWriter] | None = None
+        self.encoding: Future[None] | None = None
+        self.last_used = 0
+        self.filled_a_file = False
+
+    @property
+    def may_have_an_open_file(self) -> bool:
+        """Whether a file is begun, or about to be by a thread."""
+        return self._file is not None or (self.encoding is not None and not self.encoding.done())
+
+    def sibling(self) -> "FileLane":
+        """Another lane of the same partition."""
+        return FileLane(self._files, self._partition)
+
+    def write_row_group(self, rows: pa.Table) -> None:
+        """Add a row group, to a new file if need be, which is closed when it is full."""
+        if self._file is None:
+            self._file = self._files.start(self._partition)
+        _, writer = self._file
+        before = bytes_written(writer)
+        with refusing_inner_nulls():
+            writer.write(rows)
+        after = bytes_written(writer)
+        # Half a row group too small is as far from the target as half a row group too large.
+        if after + (after - before) // 2 >= self._files.target_bytes:
+            self.filled_a_file = True
+            self.close()
+
+    def close(self) -> None:
+        """Finish the file that is open, if one is."""
+        if self._file is not None:
+            (output, writer), self._file = self._file, None
+            self._files.finish(output, writer, self._partition)
+
+    def settle(self) -> None:
+        """Wait for the thread that is at work here; raises what it met."""
+        encoding, self.encoding = self.encoding, None
+        if encoding is not None:
+            encoding.result()
+
+    def abandon(self) -> None:
+        """Leave the file as it is; no thread may be at work here."""
+        if self._file is not None:
+            close_quietly(self._file[1])
+            self._file = None
+
+
+class EncodingThreads:
+    """Threads that encode; none of them starts before there is work, and no work waits in a queue."""
+
+    def __init__(self) -> None:
+        self.count = min(os.cpu_count() or 1, MOST_THREADS)
+        self._pool: ThreadPoolExecutor | None = None
+        self._at_work: set[Future[None]] = set()
+
+    def start(self, lane: FileLane, work: Callable[[], None]) -> None:
+        """Do something for a lane as soon as a thread is free; waits until one is."""
+        lane.settle()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=self.count, thread_name_prefix="floe-encode")
+        if len(self._at_work) >= self.count:
+            _, self._at_work = wait(self._at_work, return_when=FIRST_COMPLETED)
+        lane.encoding = self._pool.submit(work)
+        self._at_work.add(lane.encoding)
+
+    def stop(self) -> None:
+        """Wait for all, and end."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._pool, self._at_work = None, set()
+
+
+@contextmanager
+def refusing_inner_nulls() -> Iterator[None]:
+    """Columns are checked for NULL before; what Arrow still finds is in a field inside a column."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        if "non-nullable" not in str(error):
+            raise
+        raise SchemaEvolutionError(
+            f"A field that is required inside its column holds NULL ({error}). "
+            "Fill it, or make the field optional with evolve_schema()."
+        ) from None
