@@ -14,6 +14,7 @@ from floe_dagster_iceberg.io_managers.engine import Engine, Withdrawal
 from floe_dagster_iceberg.partitions import load_slice
 from floe_dagster_iceberg.run_identity import describe_run, keys_produced_by, telemetry_of
 from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import describe_table
 
 if TYPE_CHECKING:
     from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
@@ -24,7 +25,7 @@ def read_input(io_manager: "IcebergIOManagerBase", context: InputContext) -> Any
     told = {names.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
     with telemetry_of(context).operation("load_input", told) as operation:
         withdrawal = build_withdrawal(io_manager, context)
-        operation.tell({names.TABLE: str(withdrawal.table), names.NAMESPACE: withdrawal.table.namespace})
+        operation.tell(describe_table(withdrawal.table))
         annotation = wanted_type(context)
         engine = _engine_for(io_manager, context, annotation)
         operation.tell({names.ENGINE: engine.name})

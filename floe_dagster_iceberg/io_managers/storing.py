@@ -27,7 +27,7 @@ from floe_dagster_iceberg.run_identity import (
 )
 from floe_dagster_iceberg.table.deposit import Deposit, Deposited
 from floe_dagster_iceberg.table.scope import SliceScope
-from floe_dagster_iceberg.telemetry import Operation, describe_written
+from floe_dagster_iceberg.telemetry import Operation, describe_table, describe_written
 from floe_dagster_iceberg.telemetry import attributes as names
 from floe_dagster_iceberg.telemetry.metrics import count_deduplicated, count_written
 
@@ -107,8 +107,7 @@ def _write_mode(io_manager: "IcebergIOManagerBase", context: OutputContext, sett
 def _describe(deposit: Deposit) -> dict[str, Any]:
     strategy = CommitStrategy.MERGE_COMMIT if deposit.merge_manifests else CommitStrategy.FAST_APPEND
     return {
-        names.TABLE: str(deposit.table),
-        names.NAMESPACE: deposit.table.namespace,
+        **describe_table(deposit.table),
         names.WRITE_MODE: deposit.mode.value,
         names.COMMIT_STRATEGY: strategy.value,
     }

@@ -19,7 +19,7 @@ from floe_dagster_iceberg.models import (
     TableHealth,
     TableIdentifier,
 )
-from floe_dagster_iceberg.telemetry import Operation, running_operation, tell_maintenance, traced
+from floe_dagster_iceberg.telemetry import Operation, describe_table, running_operation, tell_maintenance, traced
 from floe_dagster_iceberg.telemetry import attributes as names
 from floe_dagster_iceberg.telemetry.metrics import set_health
 
@@ -48,7 +48,7 @@ def _describe(operation: MaintenanceOperation, table: object, *_: Any, **__: Any
 
 
 def _describe_table(table: object, *_: Any, **__: Any) -> dict[str, Any]:
-    return {names.TABLE: str(table), names.NAMESPACE: str(table).rpartition(".")[0]}
+    return describe_table(table)
 
 
 def _tell_plan(operation: Operation, plan: MaintenancePlan) -> None:

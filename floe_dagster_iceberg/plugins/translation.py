@@ -7,14 +7,9 @@ with response bodies and secrets taken out of it. It may hold the server's own w
 message never does.
 """
 
-import errno
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
-from textwrap import shorten
-from typing import Any
 
 from floe_dagster_iceberg.errors import (
     CatalogAuthenticationError,
@@ -23,83 +18,16 @@ from floe_dagster_iceberg.errors import (
     CommitOutcomeUnknownError,
     EngineCapabilityError,
     FloeStorageError,
-    IcebergError,
     NoSuchNamespaceError,
     NoSuchTableError,
-    ScanError,
-    StaleTableMetadataError,
     TableAlreadyExistsError,
     ValidationError,
-    WriteError,
 )
-from floe_dagster_iceberg.plugins.http_failures import describe_http_failure
-from floe_dagster_iceberg.secrets import scrub_exception, scrub_text
+from floe_dagster_iceberg.plugins.failures import Failed
+from floe_dagster_iceberg.plugins.storage_failures import file_missing, stale_metadata, storage_failed
+from floe_dagster_iceberg.secrets import scrub_exception
 
-_STORAGE_FULL = (errno.ENOSPC, errno.EDQUOT)
-# How object stores, through PyArrow, spell the same.
-_STORAGE_FULL_WORDS = ("HTTP status 507", "StorageFull", "QuotaExceeded", "InsufficientStorage")
-_STORAGE_REFUSES_WORDS = (
-    "ACCESS_DENIED",
-    "ExpiredToken",
-    "HTTP status 403",
-    "INVALID_ACCESS_KEY_ID",
-    "INVALID_CLIENT_TOKEN_ID",
-    "SIGNATURE_DOES_NOT_MATCH",
-)
-_METADATA_FILE = re.compile(r"[^\s'\"<>()\[\]]+\.metadata\.json")
-_STORAGE_REFUSES = (errno.EACCES, errno.EPERM, errno.EROFS)
-_LONGEST_REASON = 200
-# How PyArrow spells trouble with an object store that may be over in a minute.
-_STORAGE_AWAY = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "REQUEST_TIMEOUT", "curlCode")
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """A foreign exception and what was being done when it came."""
-
-    error: BaseException
-    catalog: str
-    table: object
-    namespace: object
-
-    @property
-    def subject(self) -> str:
-        return f"catalog '{self.catalog}'" if self.table is None else f"table '{self.table}'"
-
-    @property
-    def status(self) -> int | None:
-        """HTTP status, when the exception stands for a response."""
-        for error in (self.error, self.error.__cause__):
-            if (status := getattr(getattr(error, "response", None), "status_code", None)) is not None:
-                return int(status)
-        return None
-
-    @property
-    def reason(self) -> str:
-        """What went wrong, without a word that the server chose."""
-        kind = type(self.error).__name__
-        if self.status is not None:
-            return f"HTTP {self.status} ({kind})"
-        if (told := describe_http_failure(self.error)) is not None:
-            return told
-        text = _first_line(str(getattr(self.error, "orig", None) or self.error))
-        return f"{kind}: {text}" if text else kind
-
-    @property
-    def metadata_file(self) -> str | None:
-        """The metadata file of the table that the exception complains about, if it is one."""
-        found = None if self.table is None else _METADATA_FILE.search(str(self.error))
-        return None if found is None else found[0]
-
-    @property
-    def namespace_name(self) -> str:
-        if self.namespace is not None:
-            return _dotted(self.namespace)
-        parent, _, name = _dotted(self.table).rpartition(".")
-        return parent or name
-
-
-Translation = Callable[[_Failed], FloeStorageError]
+Translation = Callable[[Failed], FloeStorageError]
 
 
 @contextmanager
@@ -120,66 +48,66 @@ def translated(catalog: str, *, table: object = None, namespace: object = None) 
         translate = _translation_of(error)
         if translate is None:
             raise
-        failed = _Failed(error, catalog, table, namespace)
+        failed = Failed(error, catalog, table, namespace)
         raise translate(failed) from scrub_exception(error)
 
 
-def _connection_lost(failed: _Failed) -> FloeStorageError:
+def _connection_lost(failed: Failed) -> FloeStorageError:
     return CatalogConnectionError(failed.catalog, reason=failed.reason)
 
 
-def _refused_credentials(failed: _Failed) -> FloeStorageError:
+def _refused_credentials(failed: Failed) -> FloeStorageError:
     return CatalogAuthenticationError(failed.catalog, reason=failed.reason)
 
 
-def _conflict(failed: _Failed) -> FloeStorageError:
+def _conflict(failed: Failed) -> FloeStorageError:
     subject = failed.catalog if failed.table is None else failed.table
     return CommitConflictError(subject, attempts=1, reason=failed.reason)
 
 
-def _outcome_unknown(failed: _Failed) -> FloeStorageError:
+def _outcome_unknown(failed: Failed) -> FloeStorageError:
     subject = failed.catalog if failed.table is None else failed.table
     return CommitOutcomeUnknownError(subject, snapshot_id=None, reason=failed.reason)
 
 
-def _no_such_table(failed: _Failed) -> FloeStorageError:
+def _no_such_table(failed: Failed) -> FloeStorageError:
     if failed.metadata_file is not None:
         # A server that has the table and not its metadata file says 404, too.
-        return _stale_metadata(failed)
+        return stale_metadata(failed)
     return NoSuchTableError("(unnamed)" if failed.table is None else failed.table)
 
 
-def _no_such_namespace(failed: _Failed) -> FloeStorageError:
+def _no_such_namespace(failed: Failed) -> FloeStorageError:
     if failed.metadata_file is not None:
-        return _stale_metadata(failed)
+        return stale_metadata(failed)
     return NoSuchNamespaceError(failed.namespace_name)
 
 
-def _table_exists(failed: _Failed) -> FloeStorageError:
+def _table_exists(failed: Failed) -> FloeStorageError:
     return TableAlreadyExistsError("(unnamed)" if failed.table is None else failed.table)
 
 
-def _refused(failed: _Failed) -> FloeStorageError:
+def _refused(failed: Failed) -> FloeStorageError:
     return ValidationError(f"The request for {failed.subject} was refused: {failed.reason}.", table=failed.table)
 
 
-def _namespace_exists(failed: _Failed) -> FloeStorageError:
+def _namespace_exists(failed: Failed) -> FloeStorageError:
     return ValidationError(
         f"Namespace '{failed.namespace_name}' already exists in catalog '{failed.catalog}'. Use it as it is."
     )
 
 
-def _namespace_not_empty(failed: _Failed) -> FloeStorageError:
+def _namespace_not_empty(failed: Failed) -> FloeStorageError:
     return ValidationError(
         f"Namespace '{failed.namespace_name}' of catalog '{failed.catalog}' still holds tables. Drop them first."
     )
 
 
-def _view_exists(failed: _Failed) -> FloeStorageError:
+def _view_exists(failed: Failed) -> FloeStorageError:
     return ValidationError(f"A view named like {failed.subject} already exists. Choose another name.")
 
 
-def _rest_error(failed: _Failed) -> FloeStorageError:
+def _rest_error(failed: Failed) -> FloeStorageError:
     # PyIceberg has no class of its own for most answers, so the status decides.
     if failed.status is None or failed.status >= 500:  # noqa: PLR2004 - the first status that blames the server
         return _server_failed(failed)
@@ -195,24 +123,18 @@ def _rest_error(failed: _Failed) -> FloeStorageError:
     )
 
 
-def _server_failed(failed: _Failed) -> FloeStorageError:
-    return _connection_lost(failed) if failed.metadata_file is None else _stale_metadata(failed)
+def _server_failed(failed: Failed) -> FloeStorageError:
+    return _connection_lost(failed) if failed.metadata_file is None else stale_metadata(failed)
 
 
-def _stale_metadata(failed: _Failed) -> FloeStorageError:
-    missing = isinstance(failed.error, FileNotFoundError) or failed.status == HTTPStatus.NOT_FOUND
-    reason = "the file is missing" if missing else "it makes no sense"
-    return StaleTableMetadataError(failed.table, metadata_location=failed.metadata_file, reason=reason)
-
-
-def _bad_metadata(failed: _Failed) -> FloeStorageError:
+def _bad_metadata(failed: Failed) -> FloeStorageError:
     # PyIceberg raises one class for a corrupt metadata file and for a schema that does not fit.
     if "TableMetadata" not in str(failed.error):
         return _refused(failed)
-    return _stale_metadata(failed)
+    return stale_metadata(failed)
 
 
-def _unreadable_response(failed: _Failed) -> FloeStorageError:
+def _unreadable_response(failed: Failed) -> FloeStorageError:
     title = getattr(failed.error, "title", "")
     if "Metadata" in title:
         return _bad_metadata(failed)
@@ -221,58 +143,29 @@ def _unreadable_response(failed: _Failed) -> FloeStorageError:
     )
 
 
-def _not_supported(failed: _Failed) -> FloeStorageError:
+def _not_supported(failed: Failed) -> FloeStorageError:
     return EngineCapabilityError(
         f"PyIceberg or {failed.subject} does not support this: {failed.reason}.", engine="pyiceberg", table=failed.table
     )
 
 
-def _not_installed(failed: _Failed) -> FloeStorageError:
+def _not_installed(failed: Failed) -> FloeStorageError:
     return ValidationError(
         f"A library that {failed.subject} needs is not installed: {failed.reason}. "
         "Install the extra of floe-dagster-iceberg for this catalog or storage."
     )
 
 
-def _database_failed(failed: _Failed) -> FloeStorageError:
+def _database_failed(failed: Failed) -> FloeStorageError:
     text = str(getattr(failed.error, "orig", failed.error)).lower()
     if "authentication failed" in text or "no password supplied" in text:
         return _refused_credentials(failed)
     return _connection_lost(failed)
 
 
-def _database_conflict(failed: _Failed) -> FloeStorageError:
+def _database_conflict(failed: Failed) -> FloeStorageError:
     subject = failed.catalog if failed.table is None else failed.table
     return CommitConflictError(subject, attempts=1, reason="another process made the same change at the same time")
-
-
-def _storage_failed(failed: _Failed) -> FloeStorageError:
-    number, text = getattr(failed.error, "errno", None), str(failed.error)
-    if number in _STORAGE_FULL or any(word in text for word in _STORAGE_FULL_WORDS):
-        return WriteError(
-            f"The storage of {failed.subject} is full ({failed.reason}). Free some space, then run it again.",
-            table=failed.table,
-        )
-    refused = number in _STORAGE_REFUSES or any(word in text for word in _STORAGE_REFUSES_WORDS)
-    if refused or isinstance(failed.error, PermissionError):
-        return WriteError(
-            f"The storage of {failed.subject} denied access ({failed.reason}). "
-            "Check the permissions of the warehouse location and the storage credentials.",
-            table=failed.table,
-        )
-    if any(word in text for word in _STORAGE_AWAY):
-        return CatalogConnectionError(failed.catalog, reason=f"its storage does not answer ({failed.reason})")
-    return IcebergError(f"The storage of {failed.subject} failed: {failed.reason}.", table=failed.table)
-
-
-def _file_missing(failed: _Failed) -> FloeStorageError:
-    if failed.metadata_file is not None:
-        return _stale_metadata(failed)
-    return ScanError(
-        f"A file of {failed.subject} is missing from storage ({failed.reason}). "
-        "Restore it, or roll the table back to a snapshot that does not need it.",
-        table=failed.table,
-    )
 
 
 # Names, not classes: importing requests and SQLAlchemy here would cost every code location half a second.
@@ -323,8 +216,8 @@ TRANSLATIONS: dict[str, Translation] = {
     "builtins.NotImplementedError": _not_supported,
     "builtins.ConnectionError": _connection_lost,
     "builtins.TimeoutError": _connection_lost,
-    "builtins.FileNotFoundError": _file_missing,
-    "builtins.OSError": _storage_failed,
+    "builtins.FileNotFoundError": file_missing,
+    "builtins.OSError": storage_failed,
 }
 
 
@@ -332,12 +225,3 @@ def _translation_of(error: BaseException) -> Translation | None:
     """The entry of the exception's class, else of its nearest ancestor."""
     names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__)
     return next((TRANSLATIONS[name] for name in names if name in TRANSLATIONS), None)
-
-
-def _first_line(text: str) -> str:
-    lines = scrub_text(text).strip().splitlines()
-    return shorten(lines[0], _LONGEST_REASON, placeholder=" …").rstrip(". ") if lines else ""
-
-
-def _dotted(identifier: Any) -> str:
-    return ".".join(identifier) if isinstance(identifier, tuple) else str(identifier)

@@ -7,6 +7,7 @@ another reason after that, the new columns stay, and hold nothing.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -33,7 +34,7 @@ from floe_dagster_iceberg.table.namespaces import ensure_namespace
 from floe_dagster_iceberg.table.stored_files import delete_many, list_files
 from floe_dagster_iceberg.table.write import RowsWritten
 from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import traced_step
+from floe_dagster_iceberg.telemetry import describe_table, traced_step
 
 
 def deposit_frame(catalog: Catalog, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> Deposited:
@@ -94,8 +95,8 @@ def _into(table: Table, frame: DataFrame, deposit: Deposit, budget: CommitBudget
     return Deposited(FrameWrite(table, frame, deposit, budget).run())
 
 
-def _describe(creation: "_Creation") -> dict[str, str]:
-    return {names.TABLE: str(creation.name), names.NAMESPACE: creation.name.namespace, names.ENGINE: "pyiceberg"}
+def _describe(creation: "_Creation") -> dict[str, Any]:
+    return {**describe_table(creation.name), names.ENGINE: "pyiceberg"}
 
 
 class _Creation:

@@ -30,7 +30,7 @@ from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote, spark_table
 from floe_dagster_iceberg.table.file_groups import LARGE_FILE_RATIO
 from floe_dagster_iceberg.table.maintenance_marks import OPERATION_PROPERTY
-from floe_dagster_iceberg.telemetry import Operation, step, trace_properties
+from floe_dagster_iceberg.telemetry import Operation, describe_table, step, trace_properties
 from floe_dagster_iceberg.telemetry import attributes as names
 
 SparkProvider: TypeAlias = Callable[[], SparkSession]
@@ -188,7 +188,7 @@ class SparkProcedures:
 
 
 def _span(procedure: str, table: TableIdentifier) -> AbstractContextManager[Operation]:
-    return step(procedure, {names.TABLE: str(table), names.NAMESPACE: table.namespace, names.ENGINE: "spark"})
+    return step(procedure, {**describe_table(table), names.ENGINE: "spark"})
 
 
 @contextmanager

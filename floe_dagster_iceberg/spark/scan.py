@@ -17,12 +17,11 @@ from floe_dagster_iceberg.spark.names import quote
 from floe_dagster_iceberg.spark.rows import conform
 from floe_dagster_iceberg.spark.schemas import to_spark_schema
 from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import traced_step
+from floe_dagster_iceberg.telemetry import describe_table, traced_step
 
 
 def _describe(_: object, table: Table, *, snapshot_id: int | None, **__: object) -> dict[str, Any]:
-    *namespace, name = table.name()
-    told = {names.TABLE: ".".join((*namespace, name)), names.NAMESPACE: ".".join(namespace), names.ENGINE: "spark"}
+    told = {**describe_table(table.name()), names.ENGINE: "spark"}
     return told if snapshot_id is None else {**told, names.SNAPSHOT_ID: snapshot_id}
 
 

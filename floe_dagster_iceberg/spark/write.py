@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.table import Table
@@ -28,7 +28,7 @@ from floe_dagster_iceberg.spark.conditions import column_paths
 from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote, spark_table
 from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import trace_properties, traced_step
+from floe_dagster_iceberg.telemetry import describe_table, trace_properties, traced_step
 
 _OPTION: Final = "snapshot-property."
 _SESSION_CONF: Final = "spark.sql.iceberg.snapshot-property."
@@ -58,9 +58,8 @@ class FrameTarget:
         return spark_table(self.catalog, self.table, self.branch)
 
 
-def _describe(_: object, target: FrameTarget, *__: object, **___: object) -> dict[str, str]:
-    table = target.table
-    return {names.TABLE: str(table), names.NAMESPACE: table.namespace, names.ENGINE: "spark"}
+def _describe(_: object, target: FrameTarget, *__: object, **___: object) -> dict[str, Any]:
+    return {**describe_table(target.table), names.ENGINE: "spark"}
 
 
 @traced_step("append", _describe)

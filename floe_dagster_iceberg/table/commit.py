@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -26,7 +27,7 @@ from floe_dagster_iceberg.errors import (
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import TableTransaction
-from floe_dagster_iceberg.telemetry import Operation, traced_step
+from floe_dagster_iceberg.telemetry import Operation, describe_table, traced_step
 from floe_dagster_iceberg.telemetry import attributes as names
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
@@ -90,9 +91,8 @@ def new_snapshot_id() -> int:
     return secrets.randbits(63) or 1
 
 
-def _describe(table: Table, *_: object, **__: object) -> dict[str, str]:
-    *namespace, name = table.name()
-    return {names.TABLE: ".".join((*namespace, name)), names.NAMESPACE: ".".join(namespace)}
+def _describe(table: Table, *_: object, **__: object) -> dict[str, Any]:
+    return describe_table(table.name())
 
 
 def tell_attempts(operation: Operation, committed: Committed) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
@@ -22,8 +23,7 @@ from floe_dagster_iceberg.table._pyiceberg import CreateTransaction, SnapshotPro
 from floe_dagster_iceberg.table.branches import fork_branch
 from floe_dagster_iceberg.table.commit import CommitBudget, Committed, tell_attempts
 from floe_dagster_iceberg.table.file_changes import FileChanges
-from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import traced_step
+from floe_dagster_iceberg.telemetry import describe_table, traced_step
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def load_if_there(catalog: Catalog, identifier: TableIdentifier) -> Table | None
         return None
 
 
-def _describe(_: Catalog, identifier: TableIdentifier, *__: object, **___: object) -> dict[str, str]:
-    return {names.TABLE: str(identifier), names.NAMESPACE: identifier.namespace}
+def _describe(_: Catalog, identifier: TableIdentifier, *__: object, **___: object) -> dict[str, Any]:
+    return describe_table(identifier)
 
 
 @traced_step("commit", _describe, report=tell_attempts)

@@ -6,6 +6,7 @@ all there is, and it goes, so that the next write may create the table.
 """
 
 import logging
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ValidationError as UnreadableMetadata
@@ -16,14 +17,14 @@ from floe_dagster_iceberg.errors import FloeStorageError, StaleTableMetadataErro
 from floe_dagster_iceberg.models import TableIdentifier
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.stored_files import list_files
-from floe_dagster_iceberg.telemetry import attributes, traced_step
+from floe_dagster_iceberg.telemetry import describe_table, traced_step
 
 _SUFFIX = ".metadata.json"
 _logger = logging.getLogger(__name__)
 
 
-def _describe(_: Catalog, identifier: TableIdentifier, *__: object) -> dict[str, str]:
-    return {attributes.TABLE: str(identifier), attributes.NAMESPACE: identifier.namespace}
+def _describe(_: Catalog, identifier: TableIdentifier, *__: object) -> dict[str, Any]:
+    return describe_table(identifier)
 
 
 @traced_step("repair_table", _describe)

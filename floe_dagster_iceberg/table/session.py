@@ -19,7 +19,7 @@ from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, StoragePlugin
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.commit import CommitBudget
 from floe_dagster_iceberg.table.recovery import repair_table
-from floe_dagster_iceberg.telemetry import Telemetry
+from floe_dagster_iceberg.telemetry import Telemetry, describe_table
 from floe_dagster_iceberg.telemetry import attributes as names
 
 Answer = TypeVar("Answer")
@@ -129,8 +129,7 @@ def to_identifier(table: TableRef | TableConfig) -> TableIdentifier:
 
 def table_attributes(table: TableRef | TableConfig, *_: Any, **__: Any) -> dict[str, Any]:
     """Span attributes of an operation whose first argument is a table."""
-    name = table if isinstance(table, str) else str(to_identifier(table))
-    return {names.TABLE: name, names.NAMESPACE: name.rpartition(".")[0]}
+    return describe_table(table if isinstance(table, str) else to_identifier(table))
 
 
 def _name_of(source: CatalogPlugin | Catalog) -> str:

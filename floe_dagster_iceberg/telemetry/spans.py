@@ -159,6 +159,12 @@ def annotate(told: Mapping[str, Any]) -> None:
         operation.tell(told)
 
 
+def describe_table(identifier: object) -> dict[str, Any]:
+    """Which table an operation is about; names as PyIceberg spells them, in parts, are taken too."""
+    name = ".".join(identifier) if isinstance(identifier, tuple) else str(identifier)
+    return {names.TABLE: name, names.NAMESPACE: name.rpartition(".")[0]}
+
+
 def describe_snapshot(snapshot: SnapshotInfo) -> dict[str, Any]:
     """Which snapshot an operation made or looked at."""
     return {names.SNAPSHOT_ID: snapshot.snapshot_id, names.SNAPSHOT_OPERATION: snapshot.operation.value}

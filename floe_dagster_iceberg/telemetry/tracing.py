@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar, cast
 
 from floe_dagster_iceberg.models import MaintenanceResult, SnapshotInfo
@@ -48,11 +48,8 @@ def traced(name: str, describe: Describe, *, report: Report = tell_snapshot) -> 
         @functools.wraps(method)
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             telemetry: Telemetry = self._telemetry
-            with telemetry.operation(name, _described(describe, args, kwargs)) as operation:
-                result = method(self, *args, **kwargs)
-                with suppress(Exception):
-                    report(operation, result)
-                return result
+            operation = telemetry.operation(name, _described(describe, args, kwargs))
+            return _reported(operation, report, method, self, *args, **kwargs)
 
         return cast("M", wrapper)
 
@@ -71,15 +68,27 @@ def traced_step(name: str, describe: Describe, *, report: Report = tell_snapshot
     def decorate(function: M) -> M:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with step(name, _described(describe, args, kwargs)) as operation:
-                result = function(*args, **kwargs)
-                with suppress(Exception):
-                    report(operation, result)
-                return result
+            operation = step(name, _described(describe, args, kwargs))
+            return _reported(operation, report, function, *args, **kwargs)
 
         return cast("M", wrapper)
 
     return decorate
+
+
+def _reported(
+    operation: AbstractContextManager[Operation],
+    report: Report,
+    function: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    with operation as running:
+        result = function(*args, **kwargs)
+        # What cannot be told must not fail what was done.
+        with suppress(Exception):
+            report(running, result)
+        return result
 
 
 def _describe_maintenance(result: MaintenanceResult) -> dict[str, Any]:

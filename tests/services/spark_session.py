@@ -17,11 +17,13 @@ JARS = (
     "org.postgresql:postgresql:42.7.7",
     "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
 )
+# Nothing runs often enough to be worth the better compiler.
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# For the S3 server of the tests; the Spark of all tests may be older than the first test that uses it.
+NO_CHECKSUMS = "-Daws.requestChecksumCalculation=when_required -Daws.responseChecksumValidation=when_required"
 SMALL_MACHINE = {
     "spark.driver.memory": "2g",
-    # For the S3 server of the tests; the Spark of all tests may be older than the first test that uses it.
-    "spark.driver.extraJavaOptions": "-Daws.requestChecksumCalculation=when_required "
-    "-Daws.responseChecksumValidation=when_required",
+    "spark.driver.extraJavaOptions": f"{QUICK_START} {NO_CHECKSUMS}",
     "spark.jars.packages": ",".join(JARS),
     "spark.sql.shuffle.partitions": "2",
 }
