@@ -144,10 +144,12 @@ def test_a_missing_metadata_file_is_an_error_that_names_the_table(lake: Lake, ma
     for path in lake.files("**/*.metadata.json"):
         path.unlink()
 
+    # Who wrote it may remember it.
+    stranger = IcebergTableManager(lake.connect())
     with pytest.raises(ScanError, match=r"metadata of table 'bronze\.events' cannot be read"):
-        manager.load_table("bronze.events")
+        stranger.load_table("bronze.events")
     with pytest.raises(ScanError, match=r"bronze\.events"):
-        manager.append("bronze.events", pa.table({"id": [1]}))
+        stranger.append("bronze.events", pa.table({"id": [1]}))
 
 
 @pytest.mark.requirement("S2-E6")
@@ -156,5 +158,6 @@ def test_a_corrupt_metadata_file_is_an_error_that_names_the_table(lake: Lake, ma
     for path in lake.files("**/*.metadata.json"):
         path.write_text('{"format-version": 2, "table-uuid": "half a')
 
+    stranger = IcebergTableManager(lake.connect())
     with pytest.raises(ScanError, match=r"metadata of table 'bronze\.events' cannot be read"):
-        manager.scan("bronze.events")
+        stranger.scan("bronze.events")
