@@ -32,7 +32,7 @@ def on_leash(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A server and all that it starts, from when it answers to the end of the block.
 
-    What is yielded is the leash; it hands SIGHUP on to the server.
+    What is yielded is the leash.
 
     Args:
         command: The server, in the foreground.
@@ -89,7 +89,6 @@ def _stop_at_the_end_of_input(server: subprocess.Popen[bytes], stop_signal: int)
 
 def _hold(stop_signal: int, user: int | None, remove: str, command: Sequence[str]) -> int:
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, user=user, group=user)
-    signal.signal(signal.SIGHUP, lambda *_: server.send_signal(signal.SIGHUP))
     threading.Thread(target=_stop_at_the_end_of_input, args=(server, stop_signal), daemon=True).start()
     ended = server.wait()
     if remove:

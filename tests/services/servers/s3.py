@@ -2,22 +2,19 @@
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import requests
 from pyarrow.fs import S3FileSystem
 from services.processes import answers, free_port
 from services.servers import s3_front
 from services.servers.leash import on_leash
 
-# How long the server takes to forget which files there are.
-FORGETS_SECONDS = 0.02
 _BUCKETS: dict[str, "S3Server"] = {}
 
 
@@ -30,7 +27,8 @@ class S3Server:
     access_key_id: str = "floe-key"
     secret_access_key: str = "floe-s3-secret-key"
     region: str = "us-east-1"
-    leash: "subprocess.Popen[bytes] | None" = field(default=None, repr=False, compare=False)
+    # Where it is told what only its owner may tell it.
+    control: str = ""
     # For keys that are lent for a while: the server learns its keys when it starts.
     spare_keys: tuple[tuple[str, str], ...] = tuple((f"spare-key-{n}", f"spare-s3-secret-{n}") for n in range(16))
 
@@ -38,14 +36,15 @@ class S3Server:
     @contextmanager
     def start(cls, folder: Path) -> Iterator["S3Server"]:
         """A server for the length of the block; objects are files below `folder/s3`."""
-        port, inner = free_port(), free_port()
-        server = cls(f"http://127.0.0.1:{port}", folder / "s3")
+        port, inner, control = free_port(), free_port(), free_port()
+        server = cls(f"http://127.0.0.1:{port}", folder / "s3", control=f"http://127.0.0.1:{control}")
         server.folder.mkdir()
         command = [
             *(str(Path(sys.executable).with_name("rclone")), "serve", "s3", str(server.folder)),
             *("--addr", f"127.0.0.1:{inner}", "--config", os.devnull),
             # Folders that become empty stay: it forgets to make them again, and the next upload there would fail.
             "--no-cleanup",
+            *("--rc", "--rc-addr", f"127.0.0.1:{control}", "--rc-no-auth"),
         ]
         # By the environment: arguments of a process are there for everyone to see.
         known = [(server.access_key_id, server.secret_access_key), *server.spare_keys]
@@ -53,10 +52,10 @@ class S3Server:
         front = [sys.executable, s3_front.__file__, str(port), str(inner)]
         log = folder / "s3.log"
         with (
-            on_leash(command, log, answers=lambda: answers(inner), seconds=30, environment=keys) as leash,
+            on_leash(command, log, answers=lambda: answers(inner) and answers(control), seconds=30, environment=keys),
             on_leash(front, folder / "s3-front.log", answers=lambda: answers(port), seconds=30),
         ):
-            yield replace(server, leash=leash)
+            yield server
 
     def lend(self) -> dict[str, str]:
         """Its keys as a catalog lends them, in the words of both engines; Spark takes none that never expire."""
@@ -93,9 +92,7 @@ class S3Server:
 
     def forget(self) -> None:
         """Let the server look again which files there are; tests look behind it, and change what they find."""
-        assert self.leash is not None
-        self.leash.send_signal(signal.SIGHUP)
-        time.sleep(FORGETS_SECONDS)
+        requests.post(f"{self.control}/vfs/forget", timeout=10).raise_for_status()
 
     def file_system(self) -> S3FileSystem:
         """The server as Arrow sees it, for tests that look for themselves."""
@@ -116,5 +113,6 @@ def file_behind(location: str) -> Path:
 def forget_files() -> None:
     """Let every server of this process look again which files there are."""
     for server in {id(server): server for server in _BUCKETS.values()}.values():
-        if server.leash is not None and server.leash.poll() is None:
+        # Those of other tests may be gone.
+        with suppress(requests.ConnectionError):
             server.forget()
