@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from services.lake import NAMESPACE, Lake
-from services.lake_choice import LAKE, runs_on, skip_unless_ci, tell_what_did_not_run
+from services.lake_choice import LAKE, runs_on, skip_unless_ci, tell_figures, tell_what_did_not_run
 from services.place import LAKES, Place, empty_place
 from services.servers.running import ServerMissing, Servers
 
@@ -40,6 +40,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    tell_figures(terminalreporter)
     tell_what_did_not_run(terminalreporter, config)
 
 

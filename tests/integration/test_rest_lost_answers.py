@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
+from services.lake_choice import FIGURES
 from services.lost_answers import FORMS, FORMS_OF_PYICEBERG, Figures, count, try_often
 from services.polaris_lake import PolarisLake
 from services.spark_session import spark_resource, to_frame
@@ -26,12 +27,9 @@ Show = Callable[[Figures], None]
 
 
 @pytest.fixture
-def show(capsys: pytest.CaptureFixture[str]) -> Show:
-    def show(figures: Figures) -> None:
-        with capsys.disabled():
-            print(f"\n  {figures}", end="")  # noqa: T201 - the figures are what the suite is for
-
-    return show
+def show(record_property: Callable[[str, object], None]) -> Show:
+    """The figures are what the suite is for; the closing lines show them."""
+    return lambda figures: record_property(FIGURES, str(figures))
 
 
 @pytest.fixture

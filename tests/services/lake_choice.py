@@ -1,4 +1,4 @@
-"""Which tests run on a lake of real servers, and what the closing lines say about those that did not run."""
+"""Which tests run on a lake of real servers, and what the closing lines say about those that did and did not run."""
 
 import os
 from typing import NamedTuple, NoReturn
@@ -8,6 +8,8 @@ from services.servers.running import ServerMissing
 
 LAKE = pytest.StashKey[str]()
 """The lake of this run."""
+FIGURES = "figures"
+"""Property of a test that the closing lines show."""
 ON_EVERY_LAKE = ("tests/behaviour/", "tests/integration/test_manager_")
 SERVED = ("rest", "gateway")
 
@@ -63,6 +65,20 @@ def tell_what_did_not_run(reporter: pytest.TerminalReporter, config: pytest.Conf
                 reporter.line(f"Not {case.beginning}: {case.reason}.")
     else:
         reporter.line("On SQLite and files. `make test-lakes` holds the same promises on PostgreSQL, REST and S3.")
+
+
+def tell_figures(reporter: pytest.TerminalReporter) -> None:
+    """What tests that count something have counted; under xdist they cannot print it themselves."""
+    told = [
+        f"{report.nodeid.partition('::test_')[2].partition('_whose')[0]}: {figures}"
+        for report in reporter.getreports("passed")
+        for name, figures in report.user_properties
+        if name == FIGURES
+    ]
+    if told:
+        reporter.section("figures")
+    for line in told:
+        reporter.line(line)
 
 
 def skip_unless_ci(missing: ServerMissing) -> NoReturn:
