@@ -30,6 +30,8 @@ SPLIT_BYTES = 32 * 1024 * 1024
 COLUMN_BYTES = 512
 # Below the number of open files that a process may usually have.
 MOST_OPEN_FILES = 200
+# Encoding less than this takes no longer than starting a thread for it and coming back.
+WORTH_A_THREAD_BYTES = 1024 * 1024
 # A row group may be this many times too large. More, and two of them would miss a file's target by far.
 MUCH_LARGER = 1.3
 
@@ -82,6 +84,7 @@ class DataFileWriter:
         self._unsplit_bytes = 0
         self._parts: dict[Record | None, _Part] = {}
         self._buffered_bytes = 0
+        self._ending = False
 
     def write(self, rows: ArrowRows) -> None:
         """Take rows in; they may or may not be on disk afterwards."""
@@ -106,20 +109,27 @@ class DataFileWriter:
         """Where files are, or were about to be."""
         return self._files.started
 
-    def finish(self) -> list[DataFile]:
-        """Write what is left and return all data files."""
+    def begin_finish(self) -> None:
+        """Begin to write what is left, and return before much of it is written; no more rows may come."""
+        if self._ending:
+            return
         self._split()
+        small = self._buffered_bytes < WORTH_A_THREAD_BYTES
         endings = [ending for part in self._parts.values() for ending in self._endings(part)]
-        if len(endings) == 1:
-            # A thread would cost more than it saves.
+        if small and len(endings) == 1:
             ((lane, end),) = endings
             lane.settle()
             end()
         else:
             for lane, end in endings:
                 self._threads.start(lane, end)
-            for lane, _ in endings:
-                lane.settle()
+        self._ending = True
+
+    def finish(self) -> list[DataFile]:
+        """Write what is left and return all data files."""
+        self.begin_finish()
+        for lane in self._lanes():
+            lane.settle()
         self._threads.stop()
         self._parts.clear()
         # Threads finish them in any order.

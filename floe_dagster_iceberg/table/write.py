@@ -184,13 +184,12 @@ class _WriteRun:
             return partial(self._stage, plan=partial(self._plan_upsert, source))
         if self._prepared is not None:
             self._target, self._guard = self._prepared.metadata, self._prepared.guard
-            self._rows = self._prepared.writer.rows
             return partial(self._stage, plan=partial(self._plan_replacement, self._prepared.writer))
         writer = self._files.open_writer(self._target, sort_by=write.sort_by)
         writer.write(rows)
         self._guard.finish()
-        writer.finish()
-        self._rows = writer.rows
+        # They are encoded while the commit is being planned.
+        writer.begin_finish()
         return partial(self._stage, plan=partial(self._plan_replacement, writer))
 
     def _stage(self, transaction: TableTransaction, *, plan: Plan) -> None:
@@ -228,6 +227,7 @@ class _WriteRun:
         rest = self._files.open_attempt_writer(metadata, sort_by=self._write.sort_by)
         changes = remove_matching_rows(metadata, self._table.io, head, where, rest)
         changes.added = [*written.finish(), *rest.finish()]
+        self._rows = written.rows
         return changes
 
     def _plan_upsert(self, rows: pa.Table, metadata: TableMetadata, head: Snapshot | None) -> FileChanges:
@@ -255,7 +255,6 @@ def files_fit(written_for: TableMetadata, now: TableMetadata) -> bool:
         field_id in after.field_ids
         and before.find_column_name(field_id) == after.find_column_name(field_id)
         and before.find_type(field_id) == after.find_type(field_id)
-        and before.find_field(field_id).required >= after.find_field(field_id).required
         and before.find_field(field_id).required >= after.find_field(field_id).required
         for field_id in before.field_ids
     )

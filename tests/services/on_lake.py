@@ -122,7 +122,10 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
     except KeyboardInterrupt:
         # From a terminal it has heard of that itself; it gets the time to end in order.
         process.terminate()
-        process.wait(timeout=60)
+        try:
+            process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
         raise
 
 

@@ -40,6 +40,7 @@ class PolarisLake:
         """Nothing in the catalog and all servers well, before and after."""
         self.rest.forget_everything()
         self.s3.empty(BUCKET)
+        self.gateway.tokens.spare_those_so_far()
         yield self
         self.storage.recover()
         self.storage.lifetime_seconds = 3600.0

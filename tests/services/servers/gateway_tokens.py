@@ -46,6 +46,7 @@ class TokenDesk:
         self.lifetime_seconds = 3600.0
         self.issued = 0
         self._grants: dict[str, Grant] = {}
+        self._spared: dict[str, Grant] = {}
         self._lock = threading.Lock()
         self._trusted: jwt.PyJWKClient | None = None
         self._trusted_scope = ""
@@ -62,9 +63,13 @@ class TokenDesk:
             self.issued += 1
         return token
 
+    def spare_those_so_far(self) -> None:
+        """Tokens of other tests stay good: a Spark that is older than this test does not ask for another."""
+        self._spared = dict(self._grants)
+
     def revoke_all(self) -> None:
-        """Every token issued so far is worth nothing any more."""
-        self._grants.clear()
+        """Every token that is not spared is worth nothing any more."""
+        self._grants = dict(self._spared)
 
     def grant_of(self, seen: Seen) -> Grant | None:
         """What the token of a request allows; None when it is missing, unknown or expired."""
