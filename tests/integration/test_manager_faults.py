@@ -2,14 +2,13 @@
 
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import closing
 
 import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
-from services.faulty_io import FAULTY_IO, broken_disk, disk_full, failing
-from services.lake import NAMESPACE, Lake
+from services.faulty_io import broken_disk, disk_full, failing, faulty_lake
+from services.lake import Lake
 from services.place import Place
 from services.rival_writer import QUICK
 from services.table_facts import reachable_files
@@ -34,10 +33,8 @@ class CodeError(Exception):
 
 @pytest.fixture
 def lake(place: Place) -> Iterator[Lake]:
-    """A lake whose files can fail."""
-    with closing(place.connect(**FAULTY_IO)) as catalog:
-        catalog.create_namespace(NAMESPACE)
-        yield Lake(place, catalog)
+    with faulty_lake(place) as lake:
+        yield lake
 
 
 @pytest.fixture

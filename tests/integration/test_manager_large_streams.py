@@ -2,13 +2,12 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from services.faulty_io import FAULTY_IO, failing
-from services.lake import NAMESPACE, Lake
+from services.faulty_io import failing, faulty_lake
+from services.lake import Lake
 from services.place import Place
 from services.table_facts import live_files, reachable_files
 
@@ -35,10 +34,8 @@ def stream(count: int = BATCHES) -> pa.RecordBatchReader:
 
 @pytest.fixture
 def lake(place: Place) -> Iterator[Lake]:
-    """A lake whose files can fail."""
-    with closing(place.connect(**FAULTY_IO)) as catalog:
-        catalog.create_namespace(NAMESPACE)
-        yield Lake(place, catalog)
+    with faulty_lake(place) as lake:
+        yield lake
 
 
 @pytest.fixture

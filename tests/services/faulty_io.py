@@ -3,13 +3,15 @@
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any, Literal, Self
 
 from pyiceberg.io import OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from services.lake import NAMESPACE, Lake
+from services.place import Place
 
 FAULTY_IO = {"py-io-impl": "services.faulty_io.FaultyFileIO"}
 Moment = Literal["create", "write", "delete"]
@@ -54,6 +56,14 @@ def failing(
         yield fault
     finally:
         FAULTS.remove(fault)
+
+
+@contextmanager
+def faulty_lake(place: Place) -> Iterator[Lake]:
+    """A lake whose files can fail."""
+    with closing(place.connect(**FAULTY_IO)) as catalog:
+        catalog.create_namespace(NAMESPACE)
+        yield Lake(place, catalog)
 
 
 def _strike(location: str, moment: Moment) -> None:
