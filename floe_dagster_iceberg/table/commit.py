@@ -153,7 +153,8 @@ def commit(
             return Committed(table, attempts, by_us=landed.manifest_list in sent)
         spent = not budget.allows(attempts, waited)
         if isinstance(failure, ValidationError) and (spent or table.metadata_location == planned_on):
-            raise failure
+            with _outcome_unknown(name, snapshot_id) if unanswered else nullcontext():
+                raise failure
         if spent:
             raise _exhausted(name, attempts, snapshot_id, failure) from failure
 

@@ -202,7 +202,9 @@ class _Rewriting:
     ) -> list[DataFile]:
         def write(group: FileGroup) -> list[DataFile]:
             # One writer a group: what one partition's files become does not wait for another's.
-            out = files.open_writer(self.table.metadata, target_file_size_bytes=self.strategy.target_file_size_bytes)
+            # Groups are what is done at once; files of one that are side by side would leave small ones at the end.
+            target = self.strategy.target_file_size_bytes
+            out = files.open_writer(self.table.metadata, target_file_size_bytes=target, side_by_side=False)
             of_group = [tasks[file.file_path] for file in group.files]
             for rows in _read_group(self.table, of_group, self.strategy, threads=cores // workers):
                 out.write(ArrowRows(rows))

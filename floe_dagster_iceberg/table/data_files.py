@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -53,7 +54,7 @@ class DataFileWriter:
     buffer is full the largest partition goes to disk as a row group. A file is closed when it
     reaches the table's target size as counted on disk, or when too many others are open.
     Row groups are encoded by other threads, while the next rows come in. A partition that has
-    filled a file is large: its next files are written side by side.
+    filled a file is large: its next files are written side by side, unless their rows are to be in order.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class DataFileWriter:
         *,
         target_file_size_bytes: int | None = None,
         sort_by: Sequence[str] = (),
+        side_by_side: bool = True,
     ) -> None:
         properties = metadata.properties
         self._metadata, self._io = metadata, io
@@ -77,6 +79,8 @@ class DataFileWriter:
         row_group_bytes = _size(properties, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, ROW_GROUP_BYTES)
         # At least two row groups make a file, or one that is a little too large for its file would be one by itself.
         self._flush_bytes = max(1, min(row_group_bytes, ROW_GROUP_BYTES, target_bytes // 2))
+        # Files that follow each other do not overlap when the rows are in order; files side by side would.
+        self._side_by_side = side_by_side and not sort_by
         self._sort_by = [(self._column_on_disk(column), "ascending") for column in sort_by]
         self._files, self._threads = FilesOfWrite(metadata, self._schema, io, target_bytes), EncodingThreads()
         self._flushes = itertools.count()
@@ -115,15 +119,15 @@ class DataFileWriter:
             return
         self._split()
         small = self._buffered_bytes < WORTH_A_THREAD_BYTES
+        self._ending = True
         endings = [ending for part in self._parts.values() for ending in self._endings(part)]
         if small and len(endings) == 1:
             ((lane, end),) = endings
             lane.settle()
-            end()
+            lane.encoding = _done_here(partial(lane.work, end))
         else:
             for lane, end in endings:
                 self._threads.start(lane, end)
-        self._ending = True
 
     def finish(self) -> list[DataFile]:
         """Write what is left and return all data files."""
@@ -220,7 +224,7 @@ class DataFileWriter:
         lane = part.lanes[part.turn % len(part.lanes)]
         part.turn += 1
         lane.settle()
-        if lane.filled_a_file:
+        if lane.filled_a_file and self._side_by_side:
             part.lanes += [lane.sibling() for _ in range(self._threads.count - len(part.lanes))]
         return lane
 
@@ -248,6 +252,18 @@ class DataFileWriter:
             # Half of them at once, those that got no rows for the longest time.
             for lane in sorted(writing, key=lambda lane: lane.last_used)[: MOST_OPEN_FILES // 2]:
                 self._threads.start(lane, lane.close)
+
+
+def _done_here(work: Callable[[], None]) -> Future[None]:
+    """Something done by this thread, told as if another one had."""
+    done: Future[None] = Future()
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - raised by whoever asks for the outcome
+        done.set_exception(error)
+    else:
+        done.set_result(None)
+    return done
 
 
 def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:

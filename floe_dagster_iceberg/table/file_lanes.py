@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -83,6 +84,7 @@ class FileLane:
         self.encoding: Future[None] | None = None
         self.last_used = 0
         self.filled_a_file = False
+        self._lock, self._abandoned = threading.Lock(), False
 
     @property
     def may_have_an_open_file(self) -> bool:
@@ -110,20 +112,30 @@ class FileLane:
     def close(self) -> None:
         """Finish the file that is open, if one is."""
         if self._file is not None:
-            (output, writer), self._file = self._file, None
-            self._files.finish(output, writer, self._partition)
+            self._files.finish(*self._file, self._partition)
+            # Not before: until it is closed, whoever abandons it has to know it.
+            self._file = None
+
+    def work(self, task: Callable[[], None]) -> None:
+        """Do something for this lane, in whatever thread, unless nobody wants it any more."""
+        with self._lock:
+            if not self._abandoned:
+                task()
 
     def settle(self) -> None:
         """Wait for the thread that is at work here; raises what it met."""
-        encoding, self.encoding = self.encoding, None
-        if encoding is not None:
-            encoding.result()
+        if self.encoding is not None:
+            # A failure stays, for whoever asks again.
+            self.encoding.result()
+            self.encoding = None
 
     def abandon(self) -> None:
-        """Leave the file as it is; no thread may be at work here."""
-        if self._file is not None:
-            close_quietly(self._file[1])
-            self._file = None
+        """Leave the file as it is, when the thread that is at work here has ended; none begins any more."""
+        with self._lock:
+            self._abandoned = True
+            if self._file is not None:
+                close_quietly(self._file[1])
+                self._file = None
 
 
 class EncodingThreads:
@@ -141,7 +153,7 @@ class EncodingThreads:
             self._pool = ThreadPoolExecutor(max_workers=self.count, thread_name_prefix="floe-encode")
         if len(self._at_work) >= self.count:
             _, self._at_work = wait(self._at_work, return_when=FIRST_COMPLETED)
-        lane.encoding = self._pool.submit(work)
+        lane.encoding = self._pool.submit(lane.work, work)
         self._at_work.add(lane.encoding)
 
     def stop(self) -> None:

@@ -65,10 +65,21 @@ class UncommittedFiles:
         self._outcome = Outcome()
 
     def open_writer(
-        self, metadata: TableMetadata, *, target_file_size_bytes: int | None = None, sort_by: Sequence[str] = ()
+        self,
+        metadata: TableMetadata,
+        *,
+        target_file_size_bytes: int | None = None,
+        sort_by: Sequence[str] = (),
+        side_by_side: bool = True,
     ) -> DataFileWriter:
         """A writer whose files serve every attempt of the commit."""
-        writer = DataFileWriter(metadata, self._io, target_file_size_bytes=target_file_size_bytes, sort_by=sort_by)
+        writer = DataFileWriter(
+            metadata,
+            self._io,
+            target_file_size_bytes=target_file_size_bytes,
+            sort_by=sort_by,
+            side_by_side=side_by_side,
+        )
         self._kept.append(writer)
         return writer
 

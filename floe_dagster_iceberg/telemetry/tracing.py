@@ -80,6 +80,7 @@ def _reported(
     operation: AbstractContextManager[Operation],
     report: Report,
     function: Callable[..., Any],
+    /,
     *args: Any,
     **kwargs: Any,
 ) -> Any:

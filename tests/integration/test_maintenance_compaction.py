@@ -74,7 +74,7 @@ def test_a_plan_estimates_its_duration_from_the_last_rewrite(manager: IcebergTab
     for batch in (2, 3):
         manager.append(ORDERS, rows_of(batch))
 
-    second = TableMaintenance(manager).plan(COMPACTION, ORDERS, EAGER)
+    second = TableMaintenance(manager).plan(operation=COMPACTION, table=ORDERS, policy=EAGER)
 
     assert first.estimated_duration is None
     assert timedelta(0) < second.estimated_duration < timedelta(minutes=1)

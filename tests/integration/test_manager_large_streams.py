@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,14 @@ from services.place import Place
 from services.table_facts import live_files, reachable_files
 
 from floe_dagster_iceberg.errors import WriteError
+from floe_dagster_iceberg.models import CompactionStrategy, MaintenanceStatus, TableIdentifier, WriteMode
+from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
+from floe_dagster_iceberg.table.arrow_rows import ArrowRows
+from floe_dagster_iceberg.table.commit import CommitBudget
+from floe_dagster_iceberg.table.deposit import Deposit, deposit_rows
 from floe_dagster_iceberg.table.file_lanes import MOST_THREADS
 from floe_dagster_iceberg.table.manager import IcebergTableManager
+from floe_dagster_iceberg.table.scope import SliceScope
 
 T = "bronze.numbers"
 TARGET = 8_000_000
@@ -79,6 +86,31 @@ def test_the_same_stream_becomes_the_same_files(lake: Lake, manager: IcebergTabl
     manager.overwrite(T, stream())
 
     assert sizes(lake) == first
+
+
+def test_files_of_rows_in_order_follow_each_other(lake: Lake, manager: IcebergTableManager) -> None:
+    table, scope = TableIdentifier.from_string(T), SliceScope(ALL_ROWS)
+    deposit = Deposit(table, "key", WriteMode.APPEND, scope, sort_by=("n",))
+    deposit_rows(lake.catalog, ArrowRows(stream().read_all()), deposit, CommitBudget(retries=0, base_delay_seconds=0.1))
+
+    ranges = sorted(
+        (file["readable_metrics"]["n"]["lower_bound"], file["readable_metrics"]["n"]["upper_bound"])
+        for file in lake.table(T).inspect.files().to_pylist()
+    )
+    assert len(ranges) > 10
+    assert all(before[1] < after[0] for before, after in pairwise(ranges))
+    del manager
+
+
+def test_a_compacted_partition_has_one_file_that_is_not_full(lake: Lake, manager: IcebergTableManager) -> None:
+    for _ in range(4):
+        manager.append(T, stream(2))
+    strategy = CompactionStrategy(target_file_size_bytes=12_000_000, max_concurrent_file_group_rewrites=1)
+
+    manager.compact_table(T, strategy)
+
+    assert all(size > 0.75 * 12_000_000 for size in sizes(lake)[1:])
+    assert manager.compact_table(T, strategy).status is MaintenanceStatus.SKIPPED
 
 
 @pytest.mark.parametrize("kth", [1, 3, 9])

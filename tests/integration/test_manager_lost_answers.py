@@ -4,14 +4,15 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from pyiceberg.exceptions import ServiceUnavailableError
+import requests
+from pyiceberg.exceptions import BadRequestError, CommitStateUnknownException, ServiceUnavailableError
 from services.lake import Lake
 from services.place import Place
 from services.rival_writer import QUICK, rival_writer
 from services.table_facts import live_files, reachable_files, to_path
 from services.unreliable_catalog import Interrupted, UnreliableCatalog
 
-from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError
+from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError, ValidationError
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
@@ -116,6 +117,54 @@ def test_a_budget_of_lost_answers_ends_with_the_outcome_open(
 
     assert all(to_path(path).exists() for path in unknown.value.files)
     assert len(lake.rows(TABLE)) == 2
+
+
+def refused() -> BadRequestError:
+    """What PyIceberg makes of HTTP 400."""
+    response = requests.Response()
+    response.status_code = 400
+    error = BadRequestError("makes no sense")
+    error.__cause__ = requests.HTTPError(response=response)
+    return error
+
+
+@pytest.mark.requirement("S2-E2")
+def test_a_refusal_after_a_lost_answer_leaves_the_outcome_open(
+    catalog: UnreliableCatalog, manager: IcebergTableManager
+) -> None:
+    answers = iter([CommitStateUnknownException("no answer"), refused()])
+    catalog.fates, catalog.lost = ["is lost before it landed"] * 2, lambda: next(answers)
+
+    with pytest.raises(CommitOutcomeUnknownError) as unknown:
+        manager.append(TABLE, ROWS)
+
+    assert unknown.value.files
+    assert all(to_path(path).exists() for path in unknown.value.files)
+
+
+def test_a_refusal_that_nobody_else_caused_is_final_and_leaves_nothing(
+    lake: Lake, catalog: UnreliableCatalog, manager: IcebergTableManager
+) -> None:
+    catalog.fates, catalog.lost = ["is lost before it landed"], refused
+
+    with pytest.raises(ValidationError, match=r"bronze\.orders"):
+        manager.append(TABLE, ROWS)
+
+    assert catalog.commits == 1
+    assert lake.files() == reachable_files(lake.table(TABLE))
+
+
+def test_a_refusal_after_others_committed_is_planned_again(
+    lake: Lake, catalog: UnreliableCatalog, manager: IcebergTableManager
+) -> None:
+    catalog.fates, catalog.lost = ["is lost before it landed"], refused
+    with rival_writer(lake) as rival:
+        catalog.meanwhile = lambda: catalog.commits == 1 and rival.append(TABLE, ROWS)
+
+        manager.append(TABLE, ROWS)
+
+    assert catalog.commits == 2
+    assert len(lake.rows(TABLE)) == 6
 
 
 @pytest.mark.requirement("S2-FR-026")

@@ -1,7 +1,6 @@
 """Data files, written and read through PyIceberg's Arrow half."""
 # ruff: noqa: SLF001 - private parts are what this folder is for
 
-import warnings
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -18,19 +17,21 @@ from pyiceberg.manifest import (
     FileFormat,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.table import FileScanTask
+from pyiceberg.table import FileScanTask, TableProperties
 from pyiceberg.typedef import TableVersion
 
 from floe_dagster_iceberg.table.damaged_files import reading_files
+
+_UNKNOWN_TO_PYICEBERG = (TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, "write.parquet.bloom-filter-")
 
 
 def open_parquet_writer(output: OutputFile, schema: Schema, properties: dict[str, str]) -> ParquetFormatWriter:
     """A writer of one Parquet data file whose columns carry the schema's field ids."""
     model = FileFormatFactory.get(FileFormat.PARQUET)
-    with warnings.catch_warnings():
-        # Row-group bytes are honoured by DataFileWriter, so PyIceberg's "not implemented" would be untrue.
-        warnings.filterwarnings("ignore", message=r"Parquet writer option\(s\).*not implemented")
-        writer = model.create_writer(output, schema, properties)
+    # PyIceberg would warn that it does not know them. Row-group bytes are honoured by DataFileWriter; and filters of
+    # warnings belong to the whole process, whose other threads run the user's code.
+    known = {key: value for key, value in properties.items() if not key.startswith(_UNKNOWN_TO_PYICEBERG)}
+    writer = model.create_writer(output, schema, known)
     if not isinstance(writer, ParquetFormatWriter):
         raise TypeError(f"PyIceberg's Parquet writer is a {type(writer).__name__}")
     return writer

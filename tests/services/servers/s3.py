@@ -49,7 +49,7 @@ class S3Server:
         # By the environment: arguments of a process are there for everyone to see.
         known = [(server.access_key_id, server.secret_access_key), *server.spare_keys]
         keys = {"RCLONE_AUTH_KEY": ",".join(f'"{key_id},{secret}"' for key_id, secret in known)}
-        front = [sys.executable, s3_front.__file__, str(port), str(inner)]
+        front = [sys.executable, s3_front.__file__, str(port), str(inner), str(control), str(server.folder)]
         log = folder / "s3.log"
         with (
             on_leash(command, log, answers=lambda: answers(inner) and answers(control), seconds=30, environment=keys),

@@ -1,22 +1,55 @@
-"""What stands before rclone: it answers requests for empty "folders", which rclone cannot hold, and passes on all else.
+"""What stands before rclone, whose folders are real ones, and makes up for that.
 
-After each deletion Arrow puts an empty object named `folder/`. Other stores keep it; rclone, whose folders
-are real ones, answers with an error and then no longer finds what is in the folder.
-Run as a script: `python s3_front.py PORT PORT_OF_RCLONE`.
+It answers requests for empty "folders" itself: after each deletion Arrow puts an object named `folder/`, and
+rclone would answer with an error and then no longer find what is in the folder. It makes the folders of objects
+to come, one after the other: two first objects of a folder at once, and rclone loses one of them.
+Run as a script: `python s3_front.py PORT PORT_OF_RCLONE PORT_OF_ITS_CONTROL FOLDER_OF_RCLONE`.
 """
 
 import asyncio
 import re
 import sys
 from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote, urlencode
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _FOLDER = re.compile(rb"PUT /[^ ?]+/ HTTP/1\.1\r\n")
+_OBJECT = re.compile(rb"(?:PUT|POST) /(?P<bucket>[^ ?/]+)/(?P<folder>[^ ?]+)/[^ ?/]+[ ?]")
 _DONE = b'HTTP/1.1 200 OK\r\nETag: "d41d8cd98f00b204e9800998ecf8427e"\r\nContent-Length: 0\r\n\r\n'
 _PIECE = 1 << 16
 
 
-async def _requests(client: asyncio.StreamReader, answer: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+class Folders:
+    """The folders behind rclone. It is told of each that is made, because it remembers what there is."""
+
+    def __init__(self, root: Path, control: int) -> None:
+        self._root, self._control = root, control
+        self._lock = asyncio.Lock()
+
+    async def make_for(self, head: bytes) -> None:
+        """Make the folder of the object that a request is about to put."""
+        found = _OBJECT.match(head)
+        if found is None or not (bucket := self._root / found["bucket"].decode()).is_dir():
+            return
+        folder = bucket / unquote(found["folder"].decode())
+        async with self._lock:
+            if not folder.is_dir():
+                known = next(parent for parent in folder.parents if parent.is_dir())
+                folder.mkdir(parents=True, exist_ok=True)
+                await self._tell(known)
+
+    async def _tell(self, folder: Path) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._control)
+        query = urlencode({"dir": str(folder.relative_to(self._root))})
+        writer.write(f"POST /vfs/forget?{query} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
+        await reader.read()
+        writer.close()
+
+
+async def _requests(
+    client: asyncio.StreamReader, answer: asyncio.StreamWriter, server: asyncio.StreamWriter, folders: Folders
+) -> None:
     """Pass requests on, one after the other; a client sends the next when it has the answer to the last."""
     while head := await client.readuntil(b"\r\n\r\n"):
         found = _LENGTH.search(head)
@@ -25,6 +58,7 @@ async def _requests(client: asyncio.StreamReader, answer: asyncio.StreamWriter, 
             answer.write(_DONE)
             await answer.drain()
             continue
+        await folders.make_for(head)
         server.write(head)
         while left:
             piece = await client.read(min(left, _PIECE))
@@ -41,10 +75,11 @@ async def _answers(server: asyncio.StreamReader, client: asyncio.StreamWriter) -
         await client.drain()
 
 
-async def _serve(port: int, upstream: int) -> None:
+async def _serve(port: int, upstream: int, folders: Folders) -> None:
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, forth = await asyncio.open_connection("127.0.0.1", upstream)
-        both = [asyncio.ensure_future(_requests(reader, writer, forth)), asyncio.ensure_future(_answers(back, writer))]
+        forwards, backwards = _requests(reader, writer, forth, folders), _answers(back, writer)
+        both = [asyncio.ensure_future(forwards), asyncio.ensure_future(backwards)]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for task in both:
             task.cancel()
@@ -58,4 +93,5 @@ async def _serve(port: int, upstream: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1]), int(sys.argv[2])))
+    own, of_rclone, of_control = (int(port) for port in sys.argv[1:4])
+    asyncio.run(_serve(own, of_rclone, Folders(Path(sys.argv[4]), of_control)))
