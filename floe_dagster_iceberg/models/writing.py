@@ -41,7 +41,7 @@ class EvolutionMode(StrEnum):
 class CommitStrategy(StrEnum):
     """How a commit treats the table's manifests.
 
-    A fast append adds one manifest and reads none, except that a hundred small ones become one;
+    A fast append adds one manifest and reads none, except that ten small ones become one;
     a merge commit folds small manifests together each time, which costs the writer time and saves
     it for readers.
     """

@@ -98,12 +98,20 @@ def test_a_table_may_say_that_nothing_is_folded(lake: Lake, manager: IcebergTabl
     assert manifests_of(lake.table("bronze.t")) == [1] * 12
 
 
-def test_a_hundred_become_one_unless_the_table_says_otherwise(lake: Lake, manager: IcebergTableManager) -> None:
+def test_ten_become_one_and_ten_of_those_unless_the_table_says_otherwise(
+    lake: Lake, manager: IcebergTableManager
+) -> None:
     manager.create_table("bronze.t", pa.schema([("number", pa.int64())]))
-    for number in range(102):
+    counts = {}
+    for number in range(1, 123):
         manager.append("bronze.t", pa.table({"number": [number]}))
+        counts[number] = manifests_of(lake.table("bronze.t"))
 
-    assert manifests_of(lake.table("bronze.t")) == [1, 1, 100]
+    assert counts[10] == [1] * 10
+    assert counts[35] == [1] * 5 + [10] * 3
+    assert counts[102] == [1, 1, 100]
+    assert counts[122] == [1, 1, 10, 10, 100]
+    assert max(map(len, counts.values())) < 21
 
 
 def test_manifests_of_a_spec_whose_column_is_gone_stay_as_they_are(lake: Lake, manager: IcebergTableManager) -> None:

@@ -9,10 +9,15 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 
 FOLD_FROM: Final = 100
-"""How many small manifests become one, and how many files one lists that is not small.
+"""How many files a manifest lists that is not small.
 
 All in one would make the list shorter still, and dear for whoever replaces one partition: the
 manifest that lists its files is written anew.
+"""
+STEPS: Final = (10, FOLD_FROM)
+"""Manifests become larger in steps: ten that list less than ten files, then ten that list less than a hundred.
+
+A single step would leave up to a hundred of them, and make every hundredth commit read them all.
 """
 
 
@@ -29,19 +34,18 @@ def groups_to_fold(
     properties = metadata.properties
     if properties.get(TableProperties.MANIFEST_MERGE_ENABLED, "true").lower() == "false":
         return
-    fold_from = int(properties.get(TableProperties.MANIFEST_MIN_MERGE_COUNT, FOLD_FROM))
-    for spec_id in sorted({manifest.partition_spec_id for manifest in manifests}):
-        small = [
-            manifest
-            for manifest in manifests
-            if manifest.partition_spec_id == spec_id
-            and manifest.content == ManifestContent.DATA
-            and manifest.added_snapshot_id != being_written
-            and live_files_in(manifest) < fold_from
-        ]
-        if len(small) >= fold_from and is_writable(metadata, spec_id):
-            small.sort(key=lambda manifest: manifest.sequence_number)
-            yield from _full_groups(small, fold_from)
+    given = properties.get(TableProperties.MANIFEST_MIN_MERGE_COUNT)
+    steps = STEPS if given is None else (int(given),)
+    data = [
+        manifest
+        for manifest in manifests
+        if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id != being_written
+    ]
+    for spec_id in sorted({manifest.partition_spec_id for manifest in data}):
+        if is_writable(metadata, spec_id):
+            of_spec = [manifest for manifest in data if manifest.partition_spec_id == spec_id]
+            for fewest, enough in zip((1, *steps), steps, strict=False):
+                yield from _full_groups(of_spec, fewest, enough)
 
 
 def live_files_in(manifest: ManifestFile) -> int:
@@ -56,12 +60,17 @@ def is_writable(metadata: TableMetadata, spec_id: int) -> bool:
     return all(field.source_id in columns for field in metadata.specs()[spec_id].fields)
 
 
-def _full_groups(small: Sequence[ManifestFile], files_in_each: int) -> Iterator[list[ManifestFile]]:
+def _full_groups(manifests: Sequence[ManifestFile], fewest: int, enough: int) -> Iterator[list[ManifestFile]]:
+    """Groups of manifests that list from `fewest` to less than `enough` files, each with enough together."""
+    small = [manifest for manifest in manifests if fewest <= max(1, live_files_in(manifest)) < enough]
+    if len(small) * fewest < enough:
+        return
+    small.sort(key=lambda manifest: manifest.sequence_number)
     group: list[ManifestFile] = []
     files = 0
     for manifest in small:
         group.append(manifest)
         files += live_files_in(manifest)
-        if files >= files_in_each and len(group) > 1:
+        if files >= enough and len(group) > 1:
             yield group
             group, files = [], 0
