@@ -11,6 +11,7 @@ from services.lake import NAMESPACE, Lake
 from services.lake_choice import LAKE, runs_on, skip_unless_ci, tell_figures, tell_what_did_not_run
 from services.place import LAKES, Place, empty_place
 from services.servers.running import ServerMissing, Servers
+from services.span_tree import SpanRecorder
 
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -77,6 +78,12 @@ def lake(place: Place) -> Iterator[Lake]:
 def manager(lake: Lake) -> IcebergTableManager:
     """A manager that does not wait long for other writers."""
     return IcebergTableManager(lake.catalog, config=IcebergTableManagerConfig(retry_base_delay_seconds=0.1))
+
+
+@pytest.fixture
+def recorder() -> SpanRecorder:
+    """Spans of whoever is given its tracer."""
+    return SpanRecorder()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -123,8 +122,7 @@ class DataFileWriter:
         endings = [ending for part in self._parts.values() for ending in self._endings(part)]
         if small and len(endings) == 1:
             ((lane, end),) = endings
-            lane.settle()
-            lane.encoding = _done_here(partial(lane.work, end))
+            self._threads.do_here(lane, end)
         else:
             for lane, end in endings:
                 self._threads.start(lane, end)
@@ -252,18 +250,6 @@ class DataFileWriter:
             # Half of them at once, those that got no rows for the longest time.
             for lane in sorted(writing, key=lambda lane: lane.last_used)[: MOST_OPEN_FILES // 2]:
                 self._threads.start(lane, lane.close)
-
-
-def _done_here(work: Callable[[], None]) -> Future[None]:
-    """Something done by this thread, told as if another one had."""
-    done: Future[None] = Future()
-    try:
-        work()
-    except Exception as error:  # noqa: BLE001 - raised by whoever asks for the outcome
-        done.set_exception(error)
-    else:
-        done.set_result(None)
-    return done
 
 
 def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:

@@ -156,6 +156,18 @@ class EncodingThreads:
         lane.encoding = self._pool.submit(lane.work, work)
         self._at_work.add(lane.encoding)
 
+    def do_here(self, lane: FileLane, work: Callable[[], None]) -> None:
+        """The same in this thread; as with the others, whoever settles the lane is told what went wrong."""
+        lane.settle()
+        done: Future[None] = Future()
+        try:
+            lane.work(work)
+        except Exception as error:  # noqa: BLE001 - raised by whoever settles the lane
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        lane.encoding = done
+
     def stop(self) -> None:
         """Wait for all, and end."""
         if self._pool is not None:

@@ -148,11 +148,6 @@ def operation_of(method: str) -> str:
 
 
 @pytest.fixture
-def recorder() -> SpanRecorder:
-    return SpanRecorder()
-
-
-@pytest.fixture
 def traced(lake: Lake, recorder: SpanRecorder) -> IcebergTableManager:
     """A manager whose spans are recorded, beside a table with a few snapshots and refs."""
     quiet = IcebergTableManager(lake.catalog)

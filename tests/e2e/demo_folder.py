@@ -2,7 +2,6 @@
 
 import os
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from services.lake import open_catalog
+from services.processes import printed_by
 
 ROOT = Path(__file__).resolve().parents[2]
 # Short enough to be built in a minute or two, long enough for every step of the demo.
@@ -35,17 +35,7 @@ class DemoFolder:
     def build(self) -> str:
         """Run the demo, and return what it printed."""
         command = [sys.executable, "-m", "examples.demo", "--since", SINCE]
-        run = subprocess.run(
-            command,
-            cwd=self.path,
-            env={**os.environ, **self.environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=900,
-        )
-        assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
-        return run.stdout
+        return printed_by(command, cwd=self.path, environment={**os.environ, **self.environment})
 
     def pointers(self, *namespaces: str) -> dict[tuple[str, str], str]:
         """The current metadata file of each table: unchanged means that nobody committed anything."""

@@ -1,7 +1,6 @@
 """`make demo LAKE=rest`: the demo, unchanged, on a REST catalog, S3 and PostgreSQL, by artifacts alone."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from services.on_lake import PREFIX, ServedLake, open_lake
+from services.processes import printed_by
 from services.servers.running import BUCKET
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,17 +29,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedLake]:
 @pytest.fixture(scope="module")
 def printed(lake: ServedLake) -> str:
     """What the demo said; its working directory is nobody's project."""
-    run = subprocess.run(
-        [sys.executable, "-m", "examples.demo", "--since", SINCE],
-        cwd=lake.home,
-        env={**os.environ, **lake.environment, "PYTHONPATH": str(ROOT), "DAGSTER_DISABLE_TELEMETRY": "yes"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
-    return run.stdout
+    ours = {"PYTHONPATH": str(ROOT), "DAGSTER_DISABLE_TELEMETRY": "yes"}
+    command = [sys.executable, "-m", "examples.demo", "--since", SINCE]
+    return printed_by(command, cwd=lake.home, environment={**os.environ, **lake.environment, **ours})
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """The image of deploy/Dockerfile: its own steps done here, and its pods' promise kept, a read-only root."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from services.dockerfile import Image, stages
+from services.processes import printed_by
 from services.read_only_root import USER, folder_for_all, in_read_only_root
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,16 +44,8 @@ def run_in_pod(
     variables = {
         name: value.replace(str(image.inside("/scratch")), str(scratch)) for name, value in image.variables.items()
     }
-    run = subprocess.run(
-        in_read_only_root(command, writable=scratch, environment={**variables, **environment}),
-        cwd=workdir or image.inside(""),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
-    return run.stdout
+    inside = in_read_only_root(command, writable=scratch, environment={**variables, **environment})
+    return printed_by(inside, cwd=workdir or image.inside(""))
 
 
 def test_the_image_holds_the_package_the_jars_and_the_sample(image: Image) -> None:

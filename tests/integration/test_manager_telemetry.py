@@ -23,11 +23,6 @@ Call = Callable[[IcebergTableManager], object]
 
 
 @pytest.fixture
-def recorder() -> SpanRecorder:
-    return SpanRecorder()
-
-
-@pytest.fixture
 def traced(lake: Lake, recorder: SpanRecorder) -> IcebergTableManager:
     """A manager with its own spans, beside a table with rows."""
     quiet = IcebergTableManager(lake.catalog)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import requests
 
+LONGEST_SECONDS = 900
+
 
 def free_port() -> int:
     """A port nobody listens on right now."""
@@ -39,6 +41,15 @@ def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> N
     while not condition():
         assert time.monotonic() < until, f"{what} did not come within {seconds} seconds"
         time.sleep(0.2)
+
+
+def printed_by(command: Sequence[str | Path], *, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
+    """What a command prints that has to succeed; with an environment given, that one and no other."""
+    run = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS
+    )
+    assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
+    return run.stdout
 
 
 @contextmanager

@@ -29,10 +29,8 @@ def on_leash(
     user: int | None = None,
     remove: Path | None = None,
     stop_signal: signal.Signals = signal.SIGTERM,
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[None]:
     """A server and all that it starts, from when it answers to the end of the block.
-
-    What is yielded is the leash.
 
     Args:
         command: The server, in the foreground.
@@ -57,7 +55,7 @@ def on_leash(
         )
     try:
         _wait(process, log, answers, time.monotonic() + seconds)
-        yield process
+        yield
     finally:
         assert process.stdin is not None
         process.stdin.close()
