@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from services.http_stub import RestStub, refused_url, running_stub
-from services.servers.faults import HANG, RESET, Fault
+from services.servers.faults import HANG, RESET, TRUNCATED, Fault
 
 from floe_dagster_iceberg.errors import (
     CatalogAuthenticationError,
@@ -21,6 +21,7 @@ from floe_dagster_iceberg.errors import (
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin
 from floe_dagster_iceberg.plugins.registry import open_catalog_plugin
 from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table.namespaces import ensure_namespace
 
 FAST = {"max_attempts": 3, "initial_wait_seconds": 0.1, "max_wait_seconds": 1, "jitter_seconds": 0}
 LIST = r"/v1/namespaces\?|/v1/namespaces$"
@@ -111,6 +112,35 @@ def test_a_change_that_may_have_arrived_is_not_repeated(
     with pytest.raises(CatalogConnectionError):
         plugin.create_namespace("marketing")
     assert stub.count("POST", "/v1/namespaces$") == attempts
+
+
+@pytest.mark.requirement("S3-2b", "S2-FR-028")
+@pytest.mark.parametrize(
+    "fault", [Fault(500), Fault(503), HANG, RESET, TRUNCATED], ids=["500", "503", "hang", "reset", "truncated"]
+)
+def test_a_namespace_that_is_there_in_the_end_may_have_been_answered_by_anything(
+    stub: RestStub, plugin: CatalogPlugin, fault: Fault
+) -> None:
+    stub.fail("POST", "/v1/namespaces$", fault.after())
+    ensure_namespace(plugin.catalog, ("marketing",))
+    assert ("marketing",) in stub.catalog.list_namespaces()
+    assert stub.count("POST", "/v1/namespaces$") == 1
+
+
+@pytest.mark.requirement("S3-2b", "S2-FR-028")
+def test_a_namespace_that_is_not_there_in_the_end_is_an_error(stub: RestStub, plugin: CatalogPlugin) -> None:
+    stub.fail("POST", "/v1/namespaces$", Fault(500))
+    with pytest.raises(CatalogConnectionError, match="HTTP 500"), translated("floe"):
+        ensure_namespace(plugin.catalog, ("marketing",))
+    assert stub.catalog.list_namespaces() == [("sales",)]
+
+
+@pytest.mark.requirement("S3-2b", "S2-FR-028")
+def test_a_look_that_fails_does_not_hide_why_a_namespace_is_missing(stub: RestStub, plugin: CatalogPlugin) -> None:
+    stub.fail("POST", "/v1/namespaces$", Fault(403))
+    stub.fail("HEAD", "/v1/namespaces/marketing", Fault(404), *[Fault(503)] * 5)
+    with pytest.raises(CatalogAuthenticationError), translated("floe"):
+        ensure_namespace(plugin.catalog, ("marketing",))
 
 
 @pytest.mark.requirement("S3-2b")

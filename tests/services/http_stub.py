@@ -47,8 +47,8 @@ class RestStub(FaultPlan):
                 return 200, {"namespaces": [list(name) for name in self.catalog.list_namespaces()]}
             case "POST", ["namespaces"]:
                 return self._create_namespace(json.loads(seen.body))
-            case "HEAD" | "GET", ["namespaces", _]:
-                return 200, {"namespace": [], "properties": {}}
+            case "HEAD" | "GET", ["namespaces", namespace]:
+                return self._load_namespace(_levels(namespace))
             case "GET", ["namespaces", namespace, "tables"]:
                 tables = self.catalog.list_tables(_levels(namespace))
                 return 200, {"identifiers": [{"namespace": list(t[:-1]), "name": t[-1]} for t in tables]}
@@ -77,6 +77,11 @@ class RestStub(FaultPlan):
         except NamespaceAlreadyExistsError:
             return 409, _error("AlreadyExistsException", "namespace exists")
         return 200, {"namespace": body["namespace"], "properties": {}}
+
+    def _load_namespace(self, namespace: tuple[str, ...]) -> tuple[int, dict[str, Any]]:
+        if not self.catalog.namespace_exists(namespace):
+            return 404, _error("NoSuchNamespaceException", "no such namespace")
+        return 200, {"namespace": list(namespace), "properties": {}}
 
     def _create_table(self, namespace: tuple[str, ...], body: bytes) -> tuple[int, dict[str, Any]]:
         # Clients leave the location out when the server is to choose it.
