@@ -29,7 +29,7 @@ _TABLES = {OURS: "ours", NEW_PROCESS: "stranger", RAW: "raw", PEER: "peer"}
 _ROWS_OF_OLD_DAYS = 100
 _OLDEST = 2000
 # PyIceberg takes seconds for one write there.
-_SLOW = Effort(rounds=9, least=2, seconds=1, warm_ups=0)
+_SLOW = Effort(rounds=9, least=4, seconds=1, warm_ups=0)
 History = Mapping[str, FrozenTable]
 
 
@@ -67,7 +67,7 @@ def _measure(session: Session, histories: Mapping[int, History], rows: int) -> l
         "days in the table",
         list(histories),
         lambda age: _turns(session, histories[age], age // 2, rows),
-        effort=lambda age: _SLOW if age == _OLDEST else Effort(rounds=9, least=3, seconds=15),
+        effort=lambda age: _SLOW if age == _OLDEST else Effort(rounds=9, least=5, seconds=15),
         after=lambda age: _check(session, histories[age]),
     )
 

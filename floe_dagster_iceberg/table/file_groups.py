@@ -10,6 +10,7 @@ from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.table.metadata import TableMetadata
 
 from floe_dagster_iceberg.models import CompactionStrategy, CompactionStrategyType
+from floe_dagster_iceberg.table._pyiceberg import summary_property
 from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.table.file_matcher import FileMatcher
 
@@ -117,10 +118,7 @@ def _apart(
     rows of its neighbours.
     """
     matches = FileMatcher(metadata, limits.row_filter)
-    slices = {
-        snapshot.snapshot_id: None if snapshot.summary is None else snapshot.summary.get(_SLICE_PROPERTY)
-        for snapshot in metadata.snapshots
-    }
+    slices = {snapshot.snapshot_id: summary_property(snapshot, _SLICE_PROPERTY) for snapshot in metadata.snapshots}
     partitions: dict[tuple[int, str], dict[str | None, list[DataFile]]] = defaultdict(lambda: defaultdict(list))
     for entry in entries:
         file = entry.data_file

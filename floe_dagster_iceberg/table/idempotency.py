@@ -7,6 +7,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
+from floe_dagster_iceberg.table._pyiceberg import summary_property
 from floe_dagster_iceberg.table.ancestry import history_of
 
 IDEMPOTENCY_KEY = "floe.idempotency-key"
@@ -20,7 +21,7 @@ def find_deposit(metadata: TableMetadata, branch: str, key: str) -> Snapshot | N
     ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
     head = None if ref is None else metadata.snapshot_by_id(ref.snapshot_id)
     for snapshot in history_of(metadata, head):
-        if snapshot.summary is not None and snapshot.summary.get(IDEMPOTENCY_KEY) == key:
+        if summary_property(snapshot, IDEMPOTENCY_KEY) == key:
             return snapshot
     return None
 

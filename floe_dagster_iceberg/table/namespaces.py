@@ -34,5 +34,5 @@ def _is_seen(catalog: Catalog, levels: Levels) -> bool:
     """Whether a namespace is known to exist; what prevents a look is not what went wrong first."""
     try:
         return bool(catalog.namespace_exists(levels))
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever it is
         return False

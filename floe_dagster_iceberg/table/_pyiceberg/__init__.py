@@ -20,7 +20,12 @@ from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
 )
 
-from floe_dagster_iceberg.table._pyiceberg.history import history_assertions, point_ref, ref_assertions
+from floe_dagster_iceberg.table._pyiceberg.history import (
+    history_assertions,
+    point_ref,
+    ref_assertions,
+    summary_property,
+)
 from floe_dagster_iceberg.table._pyiceberg.parquet import (
     arrow_schema_without_ids,
     bytes_written,
@@ -54,4 +59,5 @@ __all__ = [
     "project_batch",
     "ref_assertions",
     "stream_batches",
+    "summary_property",
 ]

@@ -18,6 +18,7 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    ManifestWriter,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
@@ -35,6 +36,7 @@ from floe_dagster_iceberg.errors import CommitConflictError
 from floe_dagster_iceberg.table._pyiceberg.folding import groups_to_fold
 from floe_dagster_iceberg.table._pyiceberg.history import point_ref
 from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries
+from floe_dagster_iceberg.table._pyiceberg.manifest_writing import manifest_writer
 from floe_dagster_iceberg.table._pyiceberg.transactions import StagedTransaction
 from floe_dagster_iceberg.table.ancestry import is_in_history
 from floe_dagster_iceberg.table.file_changes import FileChanges
@@ -115,6 +117,11 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             raise CommitConflictError(
                 ".".join(table.name()), attempts=1, reason="another writer changed files that are being rewritten"
             )
+
+    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+        version = self._transaction.table_metadata.format_version
+        output, snapshot_id = self.new_manifest_output(), self._snapshot_id
+        return manifest_writer(version, spec, self.schema(), output, snapshot_id, self._compression)
 
     def _manifests(self) -> list[ManifestFile]:
         # One after the other. Of PyIceberg's threads one may still be writing when another has failed
