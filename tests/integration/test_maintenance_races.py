@@ -122,6 +122,11 @@ def test_expiry_against_rollbacks_tags_and_branches_loses_no_ref(
     assert expired > rounds / 2
 
 
+def was_left_for_the_next_run(result: MaintenanceResult) -> bool:
+    plan = result.plan
+    return result.status is MaintenanceStatus.SKIPPED and plan is not None and "Left for the next run" in plan.summary
+
+
 @pytest.mark.requirement("S2-FR-030", "S2-US4.4")
 @pytest.mark.parametrize(
     ("engine", "seconds"),
@@ -153,7 +158,11 @@ def test_maintenance_in_a_loop_against_five_writers_loses_no_row_and_fails_nobod
 
     assert crowd.failures == []
     assert [result.error for result in results if result.status is MaintenanceStatus.FAILED] == []
-    assert {result.operation for result in results if result.status is MaintenanceStatus.DONE} == set(operations)
+    done = {result.operation for result in results if result.status is MaintenanceStatus.DONE}
+    given_way = {result.operation for result in results if was_left_for_the_next_run(result)}
+    # Spark's rewrite of manifests begins anew whenever one of these writers puts some together, once a second.
+    assert done | (given_way if engine is MaintenanceEngine.SPARK else set()) == set(operations)
+    assert done
     assert sorted(upkeep.manager.scan(ORDERS)["id"].to_pylist()) == sorted(crowd.expected)
     table = upkeep.manager.load_table(ORDERS)
     unreached = paths_of(table) - reachable_paths(table)
@@ -167,5 +176,4 @@ def test_a_writer_that_always_wins_leaves_expiry_for_the_next_run(manager: Icebe
 
     result = TableMaintenance(rival, clock=lambda: later(8 * DAY)).execute(EXPIRY, ORDERS, EAGER)
 
-    assert result.status is MaintenanceStatus.SKIPPED
-    assert "Left for the next run" in result.plan.summary
+    assert was_left_for_the_next_run(result)
