@@ -79,7 +79,7 @@ def _cell(point: Point, name: str, first: str) -> str:
     middle, width = median(samples), spread(samples)
     own = point.samples.get(first)
     ratio = f", {middle / median(own):.2f}x" if name != first and own and median(own) else ""
-    return f"{_number(middle)}{'' if width is None else f' ± {_number(width)}'}{ratio}"
+    return f"{format_number(middle)}{'' if width is None else f' ± {format_number(width)}'}{ratio}"
 
 
 def _machine(result: Result) -> str:
@@ -95,10 +95,11 @@ def _machine(result: Result) -> str:
 
 
 def _quantity(value: float, unit: str) -> str:
-    return _number(value) + (unit if unit == "x" else f" {unit}")
+    return format_number(value) + (unit if unit == "x" else f" {unit}")
 
 
-def _number(value: float) -> str:
+def format_number(value: float) -> str:
+    """Three digits, which say enough."""
     if value == int(value):
         return f"{value:,.0f}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits say enough
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits

@@ -19,7 +19,7 @@ from pyiceberg.io import pyarrow as pyiceberg_arrow
 from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import DataScan, ManifestGroupPlanner, Table, Transaction, update
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import snapshot as snapshots
 from pyiceberg.table.update import update_table_metadata, validate
 from pyiceberg.transforms import IdentityTransform
@@ -28,7 +28,7 @@ from services.lake import Lake
 from services.table_facts import live_files
 
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
-from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction, nulls
+from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction, nulls, summary_property
 from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
@@ -283,3 +283,11 @@ def without_times(metadata: Any) -> dict[str, Any]:
 
 def test_catalogs_take_updates_and_requirements_as_tuples() -> None:
     assert list(inspect.signature(Catalog.commit_table).parameters) == ["self", "table", "requirements", "updates"]
+
+
+def test_a_summary_says_the_same_however_it_is_asked() -> None:
+    summary = Summary(Operation.APPEND, **{"floe.idempotency-key": "k", "added-records": "1"})
+    snapshot = Snapshot(snapshot_id=1, timestamp_ms=1, manifest_list="list.avro", summary=summary)
+    for key in ("floe.idempotency-key", "added-records", "missing"):
+        assert summary_property(snapshot, key) == summary.get(key)
+    assert summary_property(snapshot.model_copy(update={"summary": None}), "added-records") is None

@@ -23,7 +23,6 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
@@ -39,7 +38,6 @@ from pyiceberg.types import (
 )
 from test_manager_manifest_reading import fields_of
 
-from floe_dagster_iceberg.table._pyiceberg import summary_property
 from floe_dagster_iceberg.table._pyiceberg.manifest_writing import _Encoder, manifest_writer
 
 SNAPSHOT, EARLIER = 41, 40
@@ -181,11 +179,3 @@ def test_numbers_are_encoded_as_avro_wants_them() -> None:
             encoder_of(stream).write_int(number)
         encoded.append(stream.getvalue())
     assert encoded[0] == encoded[1]
-
-
-def test_a_summary_says_the_same_however_it_is_asked() -> None:
-    summary = Summary(Operation.APPEND, **{"floe.idempotency-key": "k", "added-records": "1"})
-    snapshot = Snapshot(snapshot_id=1, timestamp_ms=1, manifest_list="list.avro", summary=summary)
-    for key in ("floe.idempotency-key", "added-records", "missing"):
-        assert summary_property(snapshot, key) == summary.get(key)
-    assert summary_property(snapshot.model_copy(update={"summary": None}), "added-records") is None

@@ -45,7 +45,6 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 _SHAPES_KEPT: Final = 256
 # Some fifty entries: enough to compress well, and little against the size at which a manifest is closed.
 _BLOCK_BYTES: Final = 16_000
-_NAME: Final = "manifest_entry"
 _HEAD: Final = construct_writer(META_SCHEMA)
 
 # The numbers that Avro writes in one or two bytes.
@@ -57,7 +56,6 @@ _SMALL: Final = [bytes([2 * number]) for number in range(64)] + [
 class _Shape(NamedTuple):
     """How entries of one kind of partition are written. It holds no state, so threads may share one."""
 
-    file_schema: Schema
     avro_schema: str
     writer: Writer
 
@@ -87,9 +85,8 @@ class _ManifestFile(AvroOutputFile[ManifestEntry]):
 
     def __init__(self, output_file: OutputFile, shape: _Shape, metadata: dict[str, str]) -> None:
         # Not PyIceberg's own, which would build an encoder.
-        self.output_file = output_file
-        self.file_schema, self._avro_schema, self.writer = shape
-        self.schema_name, self.metadata, self.sync_bytes = _NAME, metadata, os.urandom(SYNC_SIZE)
+        self.output_file, self.metadata, self.sync_bytes = output_file, metadata, os.urandom(SYNC_SIZE)
+        self._avro_schema, self.writer = shape
         self._content, self._block, self._entries_in_block = io.BytesIO(), io.BytesIO(), 0
         self.encoder, self._block_encoder = _Encoder(self._content), _Encoder(self._block)
 
@@ -172,8 +169,8 @@ def _open(writer: ManifestWriter) -> _ManifestFile:
 @lru_cache(_SHAPES_KEPT)
 def _shape_of(version: TableVersion, partition: StructType) -> _Shape:
     written, held = _entry_schema(version, partition), _entry_schema(DEFAULT_READ_VERSION, partition)
-    avro = json.dumps(AvroSchemaConversion().iceberg_to_avro(written, schema_name=_NAME))
-    return _Shape(written, avro, resolve_writer(record_schema=held, file_schema=written))
+    avro = json.dumps(AvroSchemaConversion().iceberg_to_avro(written, schema_name="manifest_entry"))
+    return _Shape(avro, resolve_writer(record_schema=held, file_schema=written))
 
 
 def _entry_schema(version: TableVersion, partition: StructType) -> Schema:
