@@ -2,17 +2,18 @@
 
 A table of 365 and of 3,650 days, a hundred of them in a commit. Ours and the peer's IO manager are timed
 inside a real Dagster run that loads one day as an Arrow table; by hand it is `load_table`, `scan` and
-`to_arrow` on a catalog that stays open. "ours, new process" has not seen the table before, as when every run
-is a process. The limit is `pyarrow.parquet.read_table` of the one file that holds the day.
+`to_arrow`. "ours" has seen this version of the table, and "raw PyIceberg" has a catalog that stays open;
+"new process" is either of them as when every run is a process: nothing is remembered, the catalog is new, and
+its connection is open. The limit is `pyarrow.parquet.read_table` of the one file that holds the day.
 
-Targets: at most 1.05 times raw and 0.8 times peer.
+Targets: at most 1.05 times raw, each as it is, and 0.8 times peer.
 """
 
 from collections.abc import Mapping, Sequence
 
 from benchmarks.measure import Effort, Turn
 from benchmarks.results import Curve, Target
-from benchmarks.session import LIMIT, NEW_PROCESS, OURS, PEER, RAW, Session
+from benchmarks.session import LIMIT, NEW_PROCESS, OURS, PEER, RAW, RAW_NEW_PROCESS, Session
 from benchmarks.workers.rows import day_of
 
 _COLUMNS = 30
@@ -37,10 +38,10 @@ def judge(curves: list[Curve]) -> list[Target]:
     """Compare with the targets."""
     return [
         Target(f"{mine}, {curve.title}, {days:,} days: {other}", curve.ratio(days, mine, to=other), limit)
-        for mine in (OURS, NEW_PROCESS)
+        for mine, raw in ((OURS, RAW), (NEW_PROCESS, RAW_NEW_PROCESS))
         for curve in curves
         for days in (365, 3650)
-        for other, limit in ((RAW, 1.05), (PEER, 0.8))
+        for other, limit in ((raw, 1.05), (PEER, 0.8))
     ]
 
 
@@ -71,7 +72,8 @@ def _turns(session: Session, days: int, rows: int, columns: list[str] | None) ->
     return {
         OURS: read(OURS, seen=True),
         NEW_PROCESS: read(OURS, seen=False),
-        RAW: read(RAW),
+        RAW: read(RAW, seen=True),
+        RAW_NEW_PROCESS: read(RAW, seen=False),
         PEER: read(PEER),
         LIMIT: lambda: checked(limit.call("read_parquet", file=file, columns=columns)),
     }

@@ -16,7 +16,7 @@ from benchmarks.results import Curve, Point
 T = TypeVar("T")
 
 OURS, RAW, PEER, SPARK, LIMIT = "ours", "raw PyIceberg", "peer", "Spark by hand", "Parquet limit"
-NEW_PROCESS = f"{OURS}, new process"
+NEW_PROCESS, RAW_NEW_PROCESS = f"{OURS}, new process", f"{RAW}, new process"
 _MODULES = {
     OURS: "benchmarks.workers.ours",
     RAW: "benchmarks.workers.raw",

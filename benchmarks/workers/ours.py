@@ -16,6 +16,7 @@ from benchmarks.workers.rows import daily_rows, day_of, orders_of
 from benchmarks.workers.streaming import time_stream
 from benchmarks.workers.tables import open_iceberg, open_manager
 from floe_dagster_iceberg import ArrowIcebergIOManager
+from floe_dagster_iceberg.table._pyiceberg import manifest_reading, manifest_writing
 from floe_dagster_iceberg.telemetry.setup import TelemetrySettings, prepare
 
 _STOPWATCH = Stopwatch()
@@ -44,6 +45,8 @@ def _acquainted(lake: Mapping[str, str], table: str) -> Pipeline:
 
 def _stranger(lake: Mapping[str, str]) -> Pipeline:
     """A pipeline that has seen no table yet, as in a new process; its connection is open."""
+    manifest_reading.decoding_of.cache_clear()
+    manifest_writing.shape_of.cache_clear()
     settings = {"catalog_properties": {"benchmark.stranger": str(next(_STRANGERS))}}
     open_iceberg(lake, **settings).catalog.list_namespaces()
     return _pipeline(lake, **settings)

@@ -94,7 +94,7 @@ def backfill(lake: Mapping[str, str], table: str, days: int, rows: int, *, by_ha
         def overwrite() -> None:
             _overwrite_by_hand(frame, table, days)
 
-        return _timed(lambda: pipeline.write_by_hand(table, overwrite, days=_window(days)))
+        return _timed(lambda: pipeline.by_hand(table, overwrite, days=_window(days)))
 
     def single_run(_: AssetExecutionContext) -> DataFrame:
         return frame

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -18,6 +19,9 @@ from floe_dagster_iceberg.spark.names import quote
 from floe_dagster_iceberg.spark.rows import FrameColumns, conform, nullable_but_required, refuse_nulls
 from floe_dagster_iceberg.table.deposit import Deposit
 from floe_dagster_iceberg.table.upsert import check_keys
+
+# More than any frame of rows in memory is split into, so that `coalesce` leaves it as it is.
+_ANY_NUMBER: Final = 1_000_000
 
 
 class FrameRows:
@@ -43,7 +47,7 @@ class FrameRows:
         if deposit.mode is WriteMode.UPSERT:
             check_keys(self._name, schema, columns, deposit.keys)
             self._schema = Schema(*(field for field in schema.fields if field.name in frame.columns))
-        self._rows = conform(frame, self._schema)
+        self._rows = conform(_left_to_executors(frame), self._schema)
         self._kept: DataFrame | None = None
         self._outside: OutsideCount | None = None
 
@@ -100,3 +104,12 @@ class FrameRows:
         counted = self._rows.agg(*(F.count_if(F.col(quote(name)).isNull()) for name in columns))
         found = run_action(self._rows.sparkSession, counted.first)
         return {} if found is None else dict(zip(columns, found, strict=True))
+
+
+def _left_to_executors(frame: DataFrame) -> DataFrame:
+    """The frame, kept from being computed while Spark plans.
+
+    Of rows in memory Spark's optimizer works out simple columns itself: row by row, on the driver, one core. The
+    checks that are added here would be done that way. It does not look through a `coalesce`.
+    """
+    return frame.coalesce(_ANY_NUMBER) if frame.isLocal() else frame

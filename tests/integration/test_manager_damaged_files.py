@@ -14,6 +14,8 @@ ROWS = pa.table({"id": [1, 2], "name": ["a", "b"]})
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "garbage": lambda path: path.write_bytes(b"garbage" * 20),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "without its end": lambda path: path.write_bytes(path.read_bytes()[:-3]),
+    "with another end": lambda path: path.write_bytes(path.read_bytes()[:-3] + b"xyz"),
     "empty": lambda path: path.write_bytes(b""),
     "missing": lambda path: path.unlink(),
 }

@@ -81,3 +81,20 @@ def test_a_description_of_the_user_stays(lake: SparkLake) -> None:
     (trace_id,) = recorder.trace_ids()
     jobs = jobs_with_tag(lake.session, f"floe.trace-id={trace_id}")
     assert {job.description().get() for job in jobs} == {"my nightly job"}
+
+
+def test_rows_in_memory_are_checked_by_the_job_and_not_while_it_is_planned(lake: SparkLake) -> None:
+    frame = lake.session.createDataFrame(pa.table({"region": ["eu"] * 3, "id": [1, 2, 3]}))
+    assert frame.isLocal()
+
+    lake.deposit(frame, rows=keyed("region", "eu"))
+
+    assert "raise_error" in written_plan(lake.session)
+    assert lake.table().scan().to_arrow().num_rows == 3
+
+
+def written_plan(session: SparkSession) -> str:
+    """What Spark did for the last frame that was written."""
+    executions = session._jsparkSession.sharedState().statusStore().executionsList()
+    plans = [executions.apply(number).physicalPlanDescription() for number in range(executions.size())]
+    return next(plan for plan in reversed(plans) if "AppendData" in plan or "OverwriteByExpression" in plan)

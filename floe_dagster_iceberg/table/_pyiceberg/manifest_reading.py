@@ -4,12 +4,12 @@ PyIceberg turns the Avro schema in the head of every file into one of its own an
 that, which takes longer than reading a hundred entries. All manifests of a table have the same few schemas.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from pyiceberg.avro.decoder import new_decoder
-from pyiceberg.avro.file import _SCHEMA_KEY, META_SCHEMA, AvroFile, AvroFileHeader
-from pyiceberg.avro.reader import Reader
+from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
+from pyiceberg.avro.file import _SCHEMA_KEY, META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.resolver import construct_reader, resolve_reader
 from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import (
@@ -29,6 +29,8 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table.snapshots import Snapshot
 
+from floe_dagster_iceberg.table._pyiceberg.avro_decoding import Decode, decoding
+
 R = TypeVar("R", ManifestEntry, ManifestFile)
 
 # Schemas hold the table's partition fields, so a process meets a few per table.
@@ -40,7 +42,7 @@ def read_entries(manifest: ManifestFile, io: FileIO, *, discard_deleted: bool = 
     """What a manifest lists, like `ManifestFile.fetch_manifest_entry`."""
     return [
         _inherit_from_manifest(entry, manifest)
-        for entry in _AvroFile(io.new_input(manifest.manifest_path), ManifestEntry)
+        for entry in _read(io.new_input(manifest.manifest_path), ManifestEntry)
         if not discard_deleted or entry.status != ManifestEntryStatus.DELETED
     ]
 
@@ -49,26 +51,38 @@ def read_manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
     """The manifests of a snapshot, like `Snapshot.manifests`; none of no snapshot."""
     if snapshot is None or not snapshot.manifest_list:
         return []
-    found = _AvroFile(io.new_input(snapshot.manifest_list), ManifestFile)
+    found = _read(io.new_input(snapshot.manifest_list), ManifestFile)
     return [_manifest_cache.get_or_cache(manifest) for manifest in found]
 
 
-class _AvroFile(AvroFile[R]):
-    """A file that is open as soon as it is made: PyIceberg reads it into memory anyway."""
+def _read(file: InputFile, record_type: type[R]) -> Iterator[R]:
+    with file.open() as stream:
+        decoder = new_decoder(stream.read())
+    header = _HEAD.read(decoder)
+    if _SCHEMA_KEY not in header.meta:
+        raise ValueError("No schema found in Avro file headers")
+    decode, codec = decoding_of(record_type, header.meta[_SCHEMA_KEY]), header.compression_codec()
+    for count, block in _blocks(decoder, header.sync):
+        inside = new_decoder(codec.decompress(block) if codec else block)
+        for _ in range(count):
+            yield decode(inside)
 
-    def __init__(self, input_file: InputFile, record_type: type[R]) -> None:
-        super().__init__(input_file)
-        with input_file.open() as stream:
-            self.decoder = new_decoder(stream.read())
-        self.header = _HEAD.read(self.decoder)
-        if _SCHEMA_KEY not in self.header.meta:
-            raise ValueError("No schema found in Avro file headers")
-        self.reader = _reader_of(record_type, self.header.meta[_SCHEMA_KEY])
+
+def _blocks(decoder: BinaryDecoder, sync: bytes) -> Iterator[tuple[int, bytes]]:
+    """How many records a block holds, and its bytes; the end of the file is the end."""
+    while True:
+        try:
+            count = decoder.read_int()
+        except EOFError:
+            return
+        yield count, decoder.read_bytes()
+        if decoder.read(SYNC_SIZE) != sync:
+            raise EOFError("A block does not end where it should.")
 
 
 @lru_cache(_READERS_KEPT)
-def _reader_of(record_type: type[ManifestEntry | ManifestFile], avro_schema: str) -> Reader:
-    """The reader of files with a schema. Readers hold no state, so threads may share one."""
+def decoding_of(record_type: type[ManifestEntry | ManifestFile], avro_schema: str) -> Decode:
+    """What reads a record of files with a schema. It holds no state, so threads may share one."""
     written = AvroFileHeader(b"", {_SCHEMA_KEY: avro_schema}, b"").get_schema()
     types: dict[int, Any]
     enums: dict[int, Any]
@@ -80,4 +94,4 @@ def _reader_of(record_type: type[ManifestEntry | ManifestFile], avro_schema: str
         wanted = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION]
         types = {-1: ManifestFile, 508: PartitionFieldSummary}
         enums = {517: ManifestContent}
-    return resolve_reader(written, wanted, types, enums)
+    return decoding(resolve_reader(written, wanted, types, enums))

@@ -162,12 +162,12 @@ def manifest_writer(  # noqa: PLR0917 - like PyIceberg's own
 
 
 def _open(writer: ManifestWriter) -> _ManifestFile:
-    shape = _shape_of(writer.version, writer._spec.partition_type(writer._schema))
+    shape = shape_of(writer.version, writer._spec.partition_type(writer._schema))
     return _ManifestFile(writer._output_file, shape, writer._meta)
 
 
 @lru_cache(_SHAPES_KEPT)
-def _shape_of(version: TableVersion, partition: StructType) -> _Shape:
+def shape_of(version: TableVersion, partition: StructType) -> _Shape:
     written, held = _entry_schema(version, partition), _entry_schema(DEFAULT_READ_VERSION, partition)
     avro = json.dumps(AvroSchemaConversion().iceberg_to_avro(written, schema_name="manifest_entry"))
     return _Shape(avro, resolve_writer(record_schema=held, file_schema=written))
