@@ -14,6 +14,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError, ValidationError
+from pyiceberg.io import load_file_io
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
@@ -24,6 +25,8 @@ from pyiceberg.table.update import (
     _update_table_metadata_log,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from floe_dagster_iceberg.plugins._metadata_file import read_metadata
 
 _CREATE_ATTEMPTS = 10
 _CREATE_WAIT_SECONDS = 0.05
@@ -105,10 +108,11 @@ class FloeSqlCatalog(SqlCatalog):
 
     def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
         location = orm_table.metadata_location
-        if not location or (metadata := self._metadata_memory.get(location)) is None:
-            table = self._read_metadata(orm_table)
-            self._metadata_memory.put(table.metadata_location, table.metadata)
-            return table
+        if not (location and orm_table.table_namespace and orm_table.table_name):
+            return super()._convert_orm_to_iceberg(orm_table)
+        if (metadata := self._metadata_memory.get(location)) is None:
+            metadata = self._read_metadata(location)
+            self._metadata_memory.put(location, metadata)
         return Table(
             identifier=(*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name),
             metadata=metadata,
@@ -117,12 +121,12 @@ class FloeSqlCatalog(SqlCatalog):
             catalog=self,
         )
 
-    def _read_metadata(self, orm_table: Any) -> Table:
+    def _read_metadata(self, location: str) -> TableMetadata:
         try:
-            return super()._convert_orm_to_iceberg(orm_table)
+            return read_metadata(load_file_io(self.properties, location).new_input(location))
         except ValidationError as error:
             # PyIceberg does not say which file it was.
-            raise ValidationError(f"TableMetadata cannot be parsed: {orm_table.metadata_location}") from error
+            raise ValidationError(f"TableMetadata cannot be parsed: {location}") from error
 
     def _update_and_stage_table(
         self, current_table: Table | None, table_identifier: Any, requirements: Any, updates: Any

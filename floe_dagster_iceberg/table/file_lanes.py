@@ -19,7 +19,13 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
 from floe_dagster_iceberg.errors import SchemaEvolutionError
-from floe_dagster_iceberg.table._pyiceberg import bytes_written, close_quietly, open_parquet_writer
+from floe_dagster_iceberg.table._pyiceberg import (
+    bytes_written,
+    close_quietly,
+    leave_without_dictionary,
+    open_parquet_writer,
+)
+from floe_dagster_iceberg.table.dictionaries import unrepeated_columns
 from floe_dagster_iceberg.table.partition_split import Partition
 
 # A row group waits in memory for each.
@@ -42,13 +48,15 @@ class FilesOfWrite:
         self.started: list[str] = []
         self.finished: list[DataFile] = []
 
-    def start(self, partition: Partition | None) -> tuple[OutputFile, ParquetFormatWriter]:
-        """Begin a file."""
+    def start(self, partition: Partition | None, first_rows: pa.Table) -> tuple[OutputFile, ParquetFormatWriter]:
+        """Begin a file; the first rows decide how its columns are encoded."""
         name = f"{next(self._counter):05d}-0-{self._write_id}.parquet"
         location = self._locations.new_data_location(name, partition)
         self.started.append(location)
         output = self._io.new_output(location)
-        return output, open_parquet_writer(output, self._schema, self._metadata.properties)
+        writer = open_parquet_writer(output, self._schema, self._metadata.properties)
+        leave_without_dictionary(writer, unrepeated_columns(first_rows))
+        return output, writer
 
     def finish(self, output: OutputFile, writer: ParquetFormatWriter, partition: Partition | None) -> None:
         """Close a file; from now on it belongs to the write."""
@@ -98,7 +106,7 @@ class FileLane:
     def write_row_group(self, rows: pa.Table) -> None:
         """Add a row group, to a new file if need be, which is closed when it is full."""
         if self._file is None:
-            self._file = self._files.start(self._partition)
+            self._file = self._files.start(self._partition, rows)
         _, writer = self._file
         before = bytes_written(writer)
         with refusing_inner_nulls():

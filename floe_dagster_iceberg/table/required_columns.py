@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
@@ -12,7 +11,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from floe_dagster_iceberg.errors import IncompatibleSchemaChangeError
-from floe_dagster_iceberg.table._pyiceberg import stream_batches
+from floe_dagster_iceberg.table._pyiceberg import FileReader
 from floe_dagster_iceberg.table.schema_changes import RequiredColumn
 from floe_dagster_iceberg.table.schema_tree import nodes_by_id
 
@@ -60,8 +59,8 @@ def _top_level_ids(schema: Schema) -> set[int]:
 def _file_holds_null(table: Table, metadata: TableMetadata, task: FileScanTask, column: RequiredColumn) -> bool:
     ids = (*nodes_by_id(column.schema)[column.field_id].ancestors, column.field_id)
     top = column.schema.find_field(ids[0])
-    scan = ArrowScan(table_metadata=metadata, io=table.io, projected_schema=Schema(top), row_filter=AlwaysTrue())
-    return any(_holds_null(batch.column(0), top.field_type, ids[1:]) for batch in stream_batches(scan, [task]))
+    scan = FileReader(table_metadata=metadata, io=table.io, projected_schema=Schema(top), row_filter=AlwaysTrue())
+    return any(_holds_null(batch.column(0), top.field_type, ids[1:]) for batch in scan.stream([task]))
 
 
 def _holds_null(values: pa.Array, field_type: IcebergType, ids: Sequence[int]) -> bool:

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from floe_dagster_iceberg.table._pyiceberg import FileReader
 from floe_dagster_iceberg.table._pyiceberg.planning import NullSafeScan
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.damaged_files import reading_files
@@ -68,6 +68,6 @@ def tasks_for(
 
 def read_task(metadata: TableMetadata, io: FileIO, task: FileScanTask) -> pa.Table:
     """All live rows of one file, in the table's current schema."""
-    scan = ArrowScan(table_metadata=metadata, io=io, projected_schema=metadata.schema(), row_filter=AlwaysTrue())
+    scan = FileReader(table_metadata=metadata, io=io, projected_schema=metadata.schema(), row_filter=AlwaysTrue())
     with reading_files(metadata.location):
         return scan.to_table([task])

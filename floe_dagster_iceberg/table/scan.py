@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import SnapshotLogEntry
 from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import RowFilter
 from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.table._pyiceberg import stream_batches
+from floe_dagster_iceberg.table._pyiceberg import FileReader
 from floe_dagster_iceberg.table._pyiceberg.planning import NullSafeScan
 from floe_dagster_iceberg.table.damaged_files import reading_files
 from floe_dagster_iceberg.table.file_matcher import FileMatcher
@@ -117,14 +117,14 @@ def _counting(batches: Iterator[pa.RecordBatch], told: dict[str, Any]) -> Iterat
 def _batches(table: Table, scan: DataScan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     every_column = _every_column(scan)
     filters_itself = compares_uuids(every_column, scan.row_filter)
-    rows = ArrowScan(
+    rows = FileReader(
         table_metadata=scan.table_metadata,
         io=scan.io,
         projected_schema=every_column if filters_itself else scan.projection(),
         row_filter=AlwaysTrue() if filters_itself else scan.row_filter,
     )
     with translated(table.catalog.name, table=".".join(table.name())):
-        for batch in stream_batches(rows, _plan(scan) if filters_itself else scan.plan_files()):
+        for batch in rows.stream(_plan(scan) if filters_itself else scan.plan_files()):
             found = pa.Table.from_batches([batch])
             if filters_itself:
                 found = found.filter(mask_rows(found, every_column, scan.row_filter)).select(schema.names)

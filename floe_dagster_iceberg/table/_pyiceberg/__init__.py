@@ -20,6 +20,7 @@ from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
 )
 
+from floe_dagster_iceberg.table._pyiceberg.file_reading import FileReader
 from floe_dagster_iceberg.table._pyiceberg.history import (
     history_assertions,
     point_ref,
@@ -30,9 +31,9 @@ from floe_dagster_iceberg.table._pyiceberg.parquet import (
     arrow_schema_without_ids,
     bytes_written,
     close_quietly,
+    leave_without_dictionary,
     open_parquet_writer,
     project_batch,
-    stream_batches,
 )
 from floe_dagster_iceberg.table._pyiceberg.producer import SnapshotProducer
 from floe_dagster_iceberg.table._pyiceberg.statistics import MetricsMatcher
@@ -43,6 +44,7 @@ __all__ = [
     "AssertCurrentSchemaId",
     "AssertRefSnapshotId",
     "CreateTransaction",
+    "FileReader",
     "MetricsMatcher",
     "RemoveSnapshotRefUpdate",
     "RemoveSnapshotsUpdate",
@@ -54,10 +56,10 @@ __all__ = [
     "bytes_written",
     "close_quietly",
     "history_assertions",
+    "leave_without_dictionary",
     "open_parquet_writer",
     "point_ref",
     "project_batch",
     "ref_assertions",
-    "stream_batches",
     "summary_property",
 ]

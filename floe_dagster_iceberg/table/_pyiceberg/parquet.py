@@ -1,26 +1,23 @@
 """Data files, written and read through PyIceberg's Arrow half."""
 # ruff: noqa: SLF001 - private parts are what this folder is for
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection
 
 import pyarrow as pa
 from pyiceberg.io import OutputFile
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import (
-    ArrowScan,
     ParquetFormatWriter,
     _pyarrow_to_schema_without_ids,
-    _read_all_delete_files,
     _to_requested_schema,
+    parquet_path_to_id_mapping,
 )
 from pyiceberg.manifest import (
     FileFormat,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.table import FileScanTask, TableProperties
+from pyiceberg.table import TableProperties
 from pyiceberg.typedef import TableVersion
-
-from floe_dagster_iceberg.table.damaged_files import reading_files
 
 _UNKNOWN_TO_PYICEBERG = (TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, "write.parquet.bloom-filter-")
 
@@ -35,6 +32,13 @@ def open_parquet_writer(output: OutputFile, schema: Schema, properties: dict[str
     if not isinstance(writer, ParquetFormatWriter):
         raise TypeError(f"PyIceberg's Parquet writer is a {type(writer).__name__}")
     return writer
+
+
+def leave_without_dictionary(writer: ParquetFormatWriter, columns: Collection[str]) -> None:
+    """Write the values of some columns as they are; for a writer that has got no rows yet."""
+    if columns:
+        paths = parquet_path_to_id_mapping(writer._file_schema)
+        writer._parquet_writer_kwargs["use_dictionary"] = [path for path in paths if path not in columns]
 
 
 def bytes_written(writer: ParquetFormatWriter) -> int:
@@ -68,11 +72,3 @@ def project_batch(batch: pa.RecordBatch, *, batch_schema: Schema, table_schema: 
 def arrow_schema_without_ids(schema: pa.Schema, *, format_version: TableVersion) -> Schema:
     """The Iceberg schema an Arrow schema stands for, field ids not assigned yet."""
     return _pyarrow_to_schema_without_ids(schema, format_version=format_version)
-
-
-def stream_batches(scan: ArrowScan, tasks: Iterable[FileScanTask]) -> Iterator[pa.RecordBatch]:
-    """Rows of the tasks, one file after the other, a row group or so in memory at a time."""
-    for task in tasks:
-        with reading_files(scan._table_metadata.location):
-            deletes = _read_all_delete_files(scan._io, [task])
-            yield from scan._record_batches_from_scan_tasks_and_deletes([task], deletes)

@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.expressions.visitors import ResidualEvaluator
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
 from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table, _min_sequence_number
 from pyiceberg.typedef import KeyDefaultDict
 from pyiceberg.utils.concurrent import ExecutorFactory
 
+from floe_dagster_iceberg.table._pyiceberg.file_reading import FileReader
 from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries, read_manifests
 from floe_dagster_iceberg.table._pyiceberg.nulls import residual_evaluator
 from floe_dagster_iceberg.table.damaged_files import reading_files
@@ -53,6 +55,18 @@ class NullSafeScan(DataScan):
             table_identifier=table.name(),
             **settings,
         )
+
+    def to_arrow(self, dictionary_columns: tuple[str, ...] = ()) -> pa.Table:
+        """Read all rows."""
+        return FileReader(
+            self.table_metadata,
+            self.io,
+            self.projection(),
+            self.row_filter,
+            self.case_sensitive,
+            self.limit,
+            dictionary_columns=dictionary_columns,
+        ).to_table(self.plan_files())
 
     def plan_files(self) -> Iterable[FileScanTask]:
         """Like PyIceberg's; rows that are deleted in a way it cannot read are no programming mistake.
