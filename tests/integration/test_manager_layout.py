@@ -6,7 +6,9 @@ import uuid
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import (
     BucketTransform,
@@ -19,7 +21,7 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 from services.lake import Lake
-from services.table_facts import live_files, reachable_files
+from services.table_facts import live_files, reachable_files, to_path
 
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
@@ -180,3 +182,28 @@ def test_tables_may_say_where_and_how_their_files_are_written(
 
     assert lake.rows("bronze.placed") == [(1, "EU"), (3, "EU")]
     assert lake.files() == reachable_files(lake.table("bronze.placed"))
+
+
+def test_only_columns_whose_values_come_again_have_a_dictionary(lake: Lake, manager: IcebergTableManager) -> None:
+    rows = pa.table(
+        {
+            "id": range(30_000),
+            "region": ["eu", "us", "as"] * 10_000,
+            "tags": [["a", "b"]] * 30_000,
+            "place": [{"id": number} for number in range(30_000)],
+        }
+    )
+    manager.create_table("bronze.t", rows.schema)
+    manager.append("bronze.t", rows)
+    manager.append("bronze.t", rows.slice(0, 100))
+
+    large, small = sorted(live_files(lake.table("bronze.t")).values(), key=lambda file: -file.record_count)
+    assert columns_with_a_dictionary(large) == {"region", "tags.list.element", "place.id"}
+    assert columns_with_a_dictionary(small) == {"id", "region", "tags.list.element", "place.id"}
+    assert lake.table("bronze.t").scan(row_filter="id = 29999").to_arrow().to_pylist() == rows.slice(29_999).to_pylist()
+
+
+def columns_with_a_dictionary(file: DataFile) -> set[str]:
+    group = pq.read_metadata(to_path(file.file_path)).row_group(0)
+    columns = map(group.column, range(group.num_columns))
+    return {column.path_in_schema for column in columns if column.has_dictionary_page}
