@@ -2,9 +2,10 @@
 
 A daily asset replaces one day of a table that has 10, 100, 500 and 2,000 days, each written by a commit of
 its own. Ours and the peer's IO manager are timed inside a real Dagster run, without what Dagster itself
-takes; by hand it is `load_table` and `overwrite`. "ours, new process" has not seen the table before, as when
-every run is a process; "ours" has, as when one process works through a backfill. The limit is the same
-rows written as one Parquet file.
+takes; by hand it is an asset that calls `load_table` and `overwrite` itself, with a catalog that stays open.
+"ours, new process" has not seen the table before and has to connect, as when every run is a process; "ours" has,
+as when one process works through a backfill. The limit is the same rows written as one Parquet file by
+`pyarrow.parquet.write_table`, which makes a dictionary for every column.
 
 The old tables are made by our own writer. The one for PyIceberg and the peer is made with
 `commit.manifest-merge.enabled=false`, so that its manifests are as they would have left them. Every timed

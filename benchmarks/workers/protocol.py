@@ -4,6 +4,7 @@ A worker times the operation itself, so neither its start nor its imports count.
 only: the peer's environment has none of ours.
 """
 
+import gc
 import json
 import os
 import sys
@@ -20,6 +21,8 @@ def serve(operations: Mapping[str, Operation]) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:
         request = json.loads(line)
+        # Whoever comes next shall not clean up after the one before.
+        gc.collect()
         answer = operations[request["operation"]](**request["arguments"])
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -37,13 +37,6 @@ def open_catalog(lake: Mapping[str, str]) -> SqlCatalog:
     return _CATALOGS[lake["uri"]]
 
 
-def _open_anew(lake: Mapping[str, str]) -> SqlCatalog:
-    """A catalog as a new process has it; its connection is open."""
-    catalog = SqlCatalog("floe", **lake)
-    catalog.list_namespaces()
-    return catalog
-
-
 def _in_a_run(table: str, number: int, work: Callable[[], object]) -> Mapping[str, Any]:
     """Seconds of something that an asset does itself."""
     return Pipeline(mem_io_manager, Stopwatch()).by_hand(table, work, day=day_of(number).isoformat())
@@ -63,10 +56,11 @@ def write_partition(lake: Mapping[str, str], table: str, number: int, rows: int)
 def read_partition(
     lake: Mapping[str, str], table: str, number: int, columns: list[str] | None, *, seen: bool
 ) -> Mapping[str, Any]:
-    """Load one day, with a catalog that stays open or with a new one."""
-    catalog, found = open_catalog(lake) if seen else _open_anew(lake), list[pa.Table]()
+    """Load one day, with a catalog that is open or with a new one."""
+    known, found = open_catalog(lake), list[pa.Table]()
 
     def read() -> None:
+        catalog = known if seen else SqlCatalog("floe", **lake)
         where = And(
             GreaterThanOrEqual(term=Reference("day"), value=literal(day_of(number))),
             LessThan(term=Reference("day"), value=literal(day_of(number) + timedelta(days=1))),

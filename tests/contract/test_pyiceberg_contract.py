@@ -106,6 +106,8 @@ SIGNATURES: dict[Any, list[str]] = {
     ],
     pyiceberg_arrow._pyarrow_to_schema_without_ids: ["schema", "downcast_ns_timestamp_to_us", "format_version"],
     pyiceberg_arrow._read_all_delete_files: ["io", "tasks"],
+    pyiceberg_arrow._get_file_format: ["file_format", "kwargs"],
+    pyiceberg_arrow.ArrowScan.to_record_batches: ["tasks"],
     pyiceberg_arrow.ArrowScan._record_batches_from_scan_tasks_and_deletes: ["tasks", "deletes_per_file"],
     pyiceberg_arrow.ArrowProjectionVisitor._cast_if_needed: ["field", "values"],
     pyiceberg_arrow.ArrowProjectionVisitor._construct_field: ["field", "arrow_type"],
@@ -144,8 +146,18 @@ def test_private_attributes_are_there(lake: Lake) -> None:
     assert isinstance(vars(DataScan)["_manifest_planner"], cached_property)
 
 
-def test_a_parquet_writer_shows_its_stream() -> None:
+def test_a_scan_keeps_what_it_was_made_with() -> None:
+    kept = {f"_{name}" for name in ("table_metadata", "io", "projected_schema", "limit", "dictionary_columns")}
+    source = inspect.getsource(pyiceberg_arrow.ArrowScan.__init__)
+
+    assert all(f"self.{name} = {name[1:]}" in source for name in kept)
+    assert "self._bound_row_filter = bind(table_metadata.schema(), row_filter" in source
+
+
+def test_a_parquet_writer_shows_its_stream_and_takes_settings_until_it_gets_rows() -> None:
     source = inspect.getsource(pyiceberg_arrow.ParquetFormatWriter)
+
+    assert "**self._parquet_writer_kwargs" in inspect.getsource(pyiceberg_arrow.ParquetFormatWriter.write)
 
     assert "self._fos: OutputStream | None = None" in source
     assert "self._writer: pq.ParquetWriter | None = None" in source

@@ -36,6 +36,10 @@ def test_pyiceberg_still_commits_in_the_steps_that_we_replace() -> None:
     assert "self.load_table(table_identifier)" in commit
     assert "self._update_and_stage_table(current_table, table.name(), requirements, updates)" in commit
     assert "self._convert_orm_to_iceberg(" in inspect.getsource(SqlCatalog.load_table)
+    convert = inspect.getsource(SqlCatalog._convert_orm_to_iceberg)
+    assert "load_file_io(properties=self.properties, location=metadata_location)" in convert
+    assert "FromInputFile.table_metadata(file)" in convert
+    assert "io=self._load_file_io(metadata.properties, metadata_location)" in convert
     steps = inspect.getsource(MetastoreCatalog._update_and_stage_table)
     assert [line.strip() for line in steps.splitlines() if " = " in line] == [
         "updated_metadata = update_table_metadata(",

@@ -198,7 +198,7 @@ def test_large_dagster_partitions_keep_files_of_their_own(manager: IcebergTableM
     for key in ("2024-01-01", "2024-01-02"):
         for part in range(2):
             manager.append(
-                ORDERS, _incompressible(150_000, seed=part), snapshot_properties={"dagster.partition-key": key}
+                ORDERS, _incompressible(200_000, seed=part), snapshot_properties={"dagster.partition-key": key}
             )
     for key in ("2024-02-01", "2024-02-02"):
         manager.append(ORDERS, rows_of(1), snapshot_properties={"dagster.partition-key": key})

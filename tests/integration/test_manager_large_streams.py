@@ -25,7 +25,7 @@ from floe_dagster_iceberg.table.scope import SliceScope
 T = "bronze.numbers"
 TARGET = 8_000_000
 ROWS = 500_000
-BATCHES = 20
+BATCHES = 32
 SCHEMA = pa.schema([("n", pa.int64()), ("noise", pa.float64())])
 
 
