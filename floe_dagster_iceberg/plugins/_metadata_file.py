@@ -16,9 +16,10 @@ from pyiceberg.table.snapshots import INITIAL_SEQUENCE_NUMBER, Operation, Snapsh
 
 _OPERATIONS = {operation.value: operation for operation in Operation}
 _FIELDS = {field.alias or name: name for name, field in Snapshot.model_fields.items()}
+# Shared by all summaries: models are frozen.
 _OPERATION_IS_SET = {"operation"}
 _NUMBER, _MAYBE_NUMBER = (int,), (int, type(None))
-# Of the fields in their order; as a set, because there is nothing quicker to ask.
+# Of the fields in the order of `_to_snapshot`; as a set, because there is nothing quicker to ask.
 _TYPES = frozenset(
     product(
         _NUMBER,

@@ -20,8 +20,8 @@ from floe_dagster_iceberg.spark.rows import FrameColumns, conform, nullable_but_
 from floe_dagster_iceberg.table.deposit import Deposit
 from floe_dagster_iceberg.table.upsert import check_keys
 
-# More than any frame of rows in memory is split into, so that `coalesce` leaves it as it is.
-_ANY_NUMBER: Final = 1_000_000
+# Partitions, so that `coalesce` leaves a frame of rows in memory as it is.
+_MORE_THAN_ANY_FRAME_HAS: Final = 1_000_000
 
 
 class FrameRows:
@@ -112,4 +112,4 @@ def _left_to_executors(frame: DataFrame) -> DataFrame:
     Of rows in memory Spark's optimizer works out simple columns itself: row by row, on the driver, one core. The
     checks that are added here would be done that way. It does not look through a `coalesce`.
     """
-    return frame.coalesce(_ANY_NUMBER) if frame.isLocal() else frame
+    return frame.coalesce(_MORE_THAN_ANY_FRAME_HAS) if frame.isLocal() else frame

@@ -1,5 +1,6 @@
 """Files of a table that are there and make no sense."""
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,7 +9,7 @@ import pyarrow as pa
 from floe_dagster_iceberg.errors import ScanError
 
 # What Arrow's Parquet reader and PyIceberg's Avro reader raise when bytes are not what they should be.
-_SIGNS_OF_DAMAGE = (pa.ArrowInvalid, EOFError, SystemError, UnicodeDecodeError)
+_SIGNS_OF_DAMAGE = (pa.ArrowInvalid, EOFError, SystemError, UnicodeDecodeError, zlib.error)
 
 
 @contextmanager

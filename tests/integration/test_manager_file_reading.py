@@ -140,6 +140,16 @@ def test_files_without_field_ids_are_read_by_their_names(lake: Lake, manager: Ic
     assert found.column("name").to_pylist() == ["b", "b"]
 
 
+def test_a_filter_on_a_column_with_parts_is_refused_whatever_the_files_are(manager: IcebergTableManager) -> None:
+    rows = pa.table({"id": [1, 2], "tags": [["a"], None]})
+    manager.create_table("bronze.t", rows.schema)
+    manager.append("bronze.t", rows)
+
+    for limit in (None, 5):
+        with pytest.raises(ValueError, match="Cannot explicitly project List or Map types"):
+            manager.scan("bronze.t", ["id"], "tags is null", limit=limit)
+
+
 @pytest.mark.parametrize("limit", [0, 1, 3, 10])
 def test_a_limit_holds(manager: IcebergTableManager, limit: int) -> None:
     manager.create_table("bronze.t", EVERY_TYPE.schema)

@@ -5,7 +5,7 @@ all columns of every batch, which takes longer than reading a small file. None o
 plain types that are in the file as the table has them, or not at all. What is left goes PyIceberg's way.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 import pyarrow as pa
@@ -38,7 +38,7 @@ _BYTES = frozenset({pa.binary(), pa.large_binary()})
 class FileReader(ArrowScan):
     """PyIceberg's reader of data files, with a shorter way for those that need no conversion."""
 
-    _has_met_others = False
+    _needs_conversion = False
 
     def to_record_batches(self, tasks: Iterable[FileScanTask]) -> Iterator[pa.RecordBatch]:
         tasks = list(tasks)
@@ -69,32 +69,33 @@ class FileReader(ArrowScan):
                         yield from self._read(fragment, columns)
                         continue
                 # Opening every file twice would cost more than is won by the others.
-                self._has_met_others = True
+                self._needs_conversion = True
             yield from super()._record_batches_from_scan_tasks_and_deletes([task], deletes_per_file)
 
     def _may_be_as_asked_for(self, task: FileScanTask, deletes: Deletes) -> bool:
         file = task.file
         is_whole = file.file_format is FileFormat.PARQUET and not deletes.get(file.file_path)
-        return is_whole and self._is_plain and not self._has_met_others and not self._dictionary_columns
+        return is_whole and self._is_plain and not self._needs_conversion and not self._dictionary_columns
 
     def _columns_in(self, stored: pa.Schema, task: FileScanTask) -> list[pa.Field | None] | None:
         """For each wanted column that of the file, if it has one; None if a column has to be converted."""
         by_id = {(field.metadata or {}).get(PYARROW_PARQUET_FIELD_ID_KEY): field for field in stored}
-        found = [by_id.get(_key(field)) for field in self._wanted]
-        filtered = [by_id.get(_key(field)) for field in self._filtered]
-        if None in by_id or any(
-            field is None or field.type not in self._types[column.field_id] or field.name != column.name
-            for column, field in zip(self._filtered, filtered, strict=True)
-        ):
+        if None in by_id:
             return None
-        # A column that the file lacks may be told by the file's partition.
+        for column, types in self._filtered_types:
+            field = by_id.get(_key(column))
+            if field is None or field.type not in types or field.name != column.name:
+                return None
         spec = self._table_metadata.specs().get(task.file.spec_id)
-        told = set() if spec is None else {field.source_id for field in spec.fields}
-        for column, field in zip(self._wanted, found, strict=True):
-            if field is None and (column.required or column.initial_default is not None or column.field_id in told):
+        partition_sources = set() if spec is None else {field.source_id for field in spec.fields}
+        found = []
+        for column, types in self._wanted_types:
+            field = by_id.get(_key(column))
+            if field is None and not _is_null_where_missing(column, partition_sources):
                 return None
-            if field is not None and field.type not in self._types[column.field_id]:
+            if field is not None and field.type not in types:
                 return None
+            found.append(field)
         return found
 
     def _read(self, fragment: ds.ParquetFileFragment, columns: list[pa.Field | None]) -> Iterator[pa.RecordBatch]:
@@ -128,16 +129,21 @@ class FileReader(ArrowScan):
         return [self._table_metadata.schema().find_field(field_id) for field_id in ids]
 
     @cached_property
-    def _types(self) -> Mapping[int, frozenset[pa.DataType]]:
-        """By column, what it may be in a file so that nothing has to be converted."""
-        return {field.field_id: _types_of(field.field_type) for field in (*self._wanted, *self._filtered)}
+    def _wanted_types(self) -> list[tuple[NestedField, frozenset[pa.DataType]]]:
+        """The wanted columns, each with what it may be in a file so that nothing has to be converted."""
+        return [(field, _types_of(field.field_type)) for field in self._wanted]
+
+    @cached_property
+    def _filtered_types(self) -> list[tuple[NestedField, frozenset[pa.DataType]]]:
+        # Apart from the wanted ones: those may be of an older schema.
+        return [(field, _types_of(field.field_type)) for field in self._filtered]
 
     @cached_property
     def _is_plain(self) -> bool:
         columns = {field.field_id for field in self._table_metadata.schema().fields}
         return (
             bool(self._wanted)
-            and all(isinstance(field.field_type, PrimitiveType) for field in self._wanted)
+            and all(isinstance(field.field_type, PrimitiveType) for field in (*self._wanted, *self._filtered))
             # A dot leads to a field inside a column.
             and all(field.field_id in columns and "." not in field.name for field in self._filtered)
         )
@@ -150,6 +156,11 @@ class FileReader(ArrowScan):
 
 
 _PARQUET = _get_file_format(FileFormat.PARQUET, pre_buffer=True, buffer_size=8 * ONE_MEGABYTE)
+
+
+def _is_null_where_missing(column: NestedField, partition_sources: set[int]) -> bool:
+    # The value of a column may also be told by the partition of the file.
+    return column.optional and column.initial_default is None and column.field_id not in partition_sources
 
 
 def _types_of(kind: IcebergType) -> frozenset[pa.DataType]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from pyiceberg.avro.decoder import BinaryDecoder, new_decoder
-from pyiceberg.avro.file import _SCHEMA_KEY, META_SCHEMA, SYNC_SIZE, AvroFileHeader
+from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder, new_decoder
+from pyiceberg.avro.file import _SCHEMA_KEY, MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.resolver import construct_reader, resolve_reader
 from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import (
@@ -40,9 +40,12 @@ _HEAD: Final = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
 
 def read_entries(manifest: ManifestFile, io: FileIO, *, discard_deleted: bool = True) -> list[ManifestEntry]:
     """What a manifest lists, like `ManifestFile.fetch_manifest_entry`."""
+    entries = list(_read(io.new_input(manifest.manifest_path), ManifestEntry))
+    if not entries and (manifest.added_files_count or manifest.existing_files_count):
+        raise EOFError("A manifest that lists files is empty.")
     return [
         _inherit_from_manifest(entry, manifest)
-        for entry in _read(io.new_input(manifest.manifest_path), ManifestEntry)
+        for entry in entries
         if not discard_deleted or entry.status != ManifestEntryStatus.DELETED
     ]
 
@@ -57,27 +60,29 @@ def read_manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
 
 def _read(file: InputFile, record_type: type[R]) -> Iterator[R]:
     with file.open() as stream:
-        decoder = new_decoder(stream.read())
-    header = _HEAD.read(decoder)
+        content = stream.read()
+    # PyIceberg's quick decoder reads on behind the end of what it is given, so that a file that was cut off may look
+    # like a shorter one. It gets blocks that are known to be whole.
+    if not content.startswith(MAGIC):
+        raise EOFError("This is no Avro file.")
+    outside = StreamingBinaryDecoder(content)
+    header = _HEAD.read(outside)
     if _SCHEMA_KEY not in header.meta:
         raise ValueError("No schema found in Avro file headers")
     decode, codec = decoding_of(record_type, header.meta[_SCHEMA_KEY]), header.compression_codec()
-    for count, block in _blocks(decoder, header.sync):
+    for count, block in _blocks(outside, header.sync, len(content)):
         inside = new_decoder(codec.decompress(block) if codec else block)
         for _ in range(count):
             yield decode(inside)
 
 
-def _blocks(decoder: BinaryDecoder, sync: bytes) -> Iterator[tuple[int, bytes]]:
-    """How many records a block holds, and its bytes; the end of the file is the end."""
-    while True:
-        try:
-            count = decoder.read_int()
-        except EOFError:
-            return
-        yield count, decoder.read_bytes()
-        if decoder.read(SYNC_SIZE) != sync:
+def _blocks(decoder: BinaryDecoder, sync: bytes, length: int) -> Iterator[tuple[int, bytes]]:
+    """How many records each block holds, and its bytes."""
+    while decoder.tell() < length:
+        count, block = decoder.read_int(), decoder.read_bytes()
+        if count < 0 or decoder.read(SYNC_SIZE) != sync:
             raise EOFError("A block does not end where it should.")
+        yield count, block
 
 
 @lru_cache(_READERS_KEPT)
