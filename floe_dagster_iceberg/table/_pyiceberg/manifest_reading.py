@@ -4,7 +4,7 @@ PyIceberg turns the Avro schema in the head of every file into one of its own an
 that, which takes longer than reading a hundred entries. All manifests of a table have the same few schemas.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -38,15 +38,21 @@ _READERS_KEPT: Final = 256
 _HEAD: Final = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
 
 
-def read_entries(manifest: ManifestFile, io: FileIO, *, discard_deleted: bool = True) -> list[ManifestEntry]:
-    """What a manifest lists, like `ManifestFile.fetch_manifest_entry`."""
+def read_entries(
+    manifest: ManifestFile,
+    io: FileIO,
+    *,
+    discard_deleted: bool = True,
+    keep: Callable[[DataFile], bool] = lambda _: True,
+) -> list[ManifestEntry]:
+    """What a manifest lists, like `ManifestFile.fetch_manifest_entry`, or those of its files that are to be kept."""
     entries = list(_read(io.new_input(manifest.manifest_path), ManifestEntry))
     if not entries and (manifest.added_files_count or manifest.existing_files_count):
         raise EOFError("A manifest that lists files is empty.")
     return [
         _inherit_from_manifest(entry, manifest)
         for entry in entries
-        if not discard_deleted or entry.status != ManifestEntryStatus.DELETED
+        if (not discard_deleted or entry.status != ManifestEntryStatus.DELETED) and keep(entry.data_file)
     ]
 
 

@@ -5,8 +5,9 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.expressions.visitors import ResidualEvaluator
+from pyiceberg.expressions.visitors import ResidualEvaluator, bind
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table, _min_sequence_number
 from pyiceberg.typedef import KeyDefaultDict
 from pyiceberg.utils.concurrent import ExecutorFactory
@@ -14,6 +15,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from floe_dagster_iceberg.table._pyiceberg.file_reading import FileReader
 from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries, read_manifests
 from floe_dagster_iceberg.table._pyiceberg.nulls import residual_evaluator
+from floe_dagster_iceberg.table._pyiceberg.partition_matching import matching
 from floe_dagster_iceberg.table.damaged_files import reading_files
 
 
@@ -28,12 +30,17 @@ class _Planner(ManifestGroupPlanner):
 
         def matching_entries(manifest: ManifestFile) -> list[ManifestEntry]:
             is_inside = in_specs[manifest.partition_spec_id]
-            entries = read_entries(manifest, self.io)
-            return [entry for entry in entries if is_inside(entry.data_file) and by_metrics(entry.data_file)]
+            return read_entries(manifest, self.io, keep=lambda file: is_inside(file) and by_metrics(file))
 
         if len(opened) == 1:
             return iter([matching_entries(opened[0])])
         return ExecutorFactory.get_or_create().map(matching_entries, opened)
+
+    def _build_partition_evaluator(self, spec_id: int) -> Callable[[DataFile], bool]:
+        metadata = self.table_metadata
+        partition = Schema(*metadata.specs()[spec_id].partition_type(metadata.schema()).fields)
+        is_inside = matching(bind(partition, self.partition_filters[spec_id], self.case_sensitive))
+        return lambda file: is_inside(file.partition)
 
     def _build_residual_evaluator(self, spec_id: int) -> Callable[[DataFile], ResidualEvaluator]:
         # One for all files of a spec: they are judged one after the other.
