@@ -16,7 +16,7 @@ from pyiceberg.types import LongType, StringType
 from services.delete_files import delete_positions
 from services.lake import Lake
 from services.reading_io import READING_IO, reading
-from services.table_facts import live_files, to_path
+from services.table_facts import live_files
 
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -129,9 +129,8 @@ def test_files_without_field_ids_are_read_by_their_names(lake: Lake, manager: Ic
     manager.create_table("bronze.t", rows.schema)
     table = lake.table("bronze.t")
     foreign = f"{table.location()}/data/foreign.parquet"
-    path = to_path(foreign)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, path)
+    with table.io.new_output(foreign).create() as stream:
+        pq.write_table(rows, stream)
     table.add_files([foreign])
     manager.append("bronze.t", rows)
 
