@@ -27,9 +27,8 @@ from pyiceberg.utils.lazydict import LazyDict
 
 Decode = Callable[[BinaryDecoder], Any]
 
-_READ_INT: Decode = methodcaller("read_int")
 _PRIMITIVES: Mapping[Callable[..., Any], Decode] = {
-    IntegerReader.read: _READ_INT,
+    IntegerReader.read: methodcaller("read_int"),
     StringReader.read: methodcaller("read_utf8"),
     BinaryReader.read: methodcaller("read_bytes"),
 }

@@ -1,4 +1,4 @@
-"""Data files, written and read through PyIceberg's Arrow half."""
+"""Data files, written through PyIceberg's Arrow half."""
 # ruff: noqa: SLF001 - private parts are what this folder is for
 
 from collections.abc import Collection
