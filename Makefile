@@ -9,7 +9,7 @@ ARGS ?=
 # The lakes of real servers that test-lakes runs on, one after the other.
 LAKES ?= postgres rest gateway
 # With LAKE=rest or LAKE=postgres, real servers around a command; they and their data go with it.
-ON_LAKE = $(if $(LAKE),PYTHONPATH=tests:. $(BIN)/python -m services.on_lake $(LAKE))
+ON_LAKE = $(if $(LAKE),PYTHONPATH=tests:. $(BIN)/python -m support.on_lake $(LAKE))
 
 export DAGSTER_DISABLE_TELEMETRY ?= yes
 
@@ -31,7 +31,7 @@ else
 endif
 
 services: setup ## Start PostgreSQL, S3, a REST catalog, a gateway like Polaris and Keycloak, until Ctrl-C
-	@PYTHONPATH=tests $(BIN)/python -m services.servers
+	@PYTHONPATH=tests $(BIN)/python -m support.servers
 
 # One file stays on one worker, so that what a module shares is made once.
 test: setup ## Run the tests, except those marked slow (ARGS="-k name" picks some)
@@ -40,7 +40,7 @@ test: setup ## Run the tests, except those marked slow (ARGS="-k name" picks som
 test-lakes: setup ## Hold the same promises on PostgreSQL, REST and S3 (LAKES=rest picks one)
 	@for lake in $(LAKES); do \
 		$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not e2e" --lake=$$lake \
-			tests/behaviour tests/integration/test_manager_*.py $(ARGS) || exit 1; done
+			tests/behaviour tests/integration/manager $(ARGS) || exit 1; done
 
 test-slow: setup ## Run the fault and load suites
 	@$(BIN)/pytest -n 2 --dist loadfile -m "slow and not e2e" --durations=10 $(ARGS)

@@ -111,7 +111,7 @@ make_venv
 install_packages
 "$venv" scripts/fetch_spark_jars.py
 # Without them only the tests on real servers cannot run, and say so.
-PYTHONPATH=tests "$venv" -m services.servers.downloads ||
+PYTHONPATH=tests "$venv" -m support.servers.downloads ||
   echo "setup: the servers of some tests could not be fetched; they are asked for again when needed" >&2
 python=$venv
 printf '%s\n%s\n' "$PWD" "$(fingerprint | cksum)" >"$stamp"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from services.lake import NAMESPACE, Lake
-from services.lake_choice import LAKE, runs_on, skip_unless_ci, tell_figures, tell_what_did_not_run
-from services.place import LAKES, Place, empty_place
-from services.servers.running import ServerMissing, Servers
-from services.span_tree import SpanRecorder
+from support.lake import NAMESPACE, Lake
+from support.lake_choice import LAKE, runs_on, skip_unless_ci, tell_figures, tell_what_did_not_run
+from support.place import LAKES, Place, empty_place
+from support.servers.running import ServerMissing, Servers
+from support.span_tree import SpanRecorder
 
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table.manager import IcebergTableManager

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from dagster import DagsterInstance
-from services.place import Place
-from services.warehouse import WAREHOUSES, ArrowWarehouse, Warehouse
+from support.place import Place
+from support.warehouse import WAREHOUSES, ArrowWarehouse, Warehouse
 
 
 @pytest.fixture(scope="session")

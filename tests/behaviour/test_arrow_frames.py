@@ -10,8 +10,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from dagster import AssetsDefinition, StaticPartitionsDefinition, asset
-from services.io_results import failure_of, shown
-from services.warehouse import ArrowWarehouse
+from support.io_results import failure_of, shown
+from support.warehouse import ArrowWarehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 

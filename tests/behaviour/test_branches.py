@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from dagster import AssetIn, AssetsDefinition, asset
-from services.io_results import shown
-from services.warehouse import Warehouse
+from support.io_results import shown
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dagster import AssetExecutionContext, AssetKey, AssetsDefinition, DagsterInstance, DailyPartitionsDefinition, asset
-from services.warehouse import Warehouse
+from support.warehouse import Warehouse
 
 pytestmark = pytest.mark.requirement("S2-FR-022", "S3-3")
 

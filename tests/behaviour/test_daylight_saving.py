@@ -14,7 +14,7 @@ from dagster import (
     TimeWindowPartitionsDefinition,
     asset,
 )
-from services.warehouse import Warehouse
+from support.warehouse import Warehouse
 
 pytestmark = pytest.mark.requirement("S2-FR-040", "S2-US8.4", "S3-3c", "D4")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from dagster import AssetKey, AssetsDefinition, AssetSpec, asset, multi_asset
-from services.warehouse import Warehouse
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_definitions import describe_iceberg_assets
 from floe_dagster_iceberg.errors import ValidationError

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from dagster import AssetsDefinition, DailyPartitionsDefinition, asset
-from services.io_results import shown
-from services.warehouse import Warehouse
+from support.io_results import shown
+from support.warehouse import Warehouse
 
 pytestmark = pytest.mark.requirement("S2-FR-040", "S2-US8.4")
 

@@ -13,10 +13,10 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 from dagster import AssetExecutionContext, AssetsDefinition, StaticPartitionsDefinition, asset
-from services.io_results import failure_of, shown
-from services.place import Place
-from services.table_facts import live_files, to_path
-from services.warehouse import Warehouse
+from support.io_results import failure_of, shown
+from support.place import Place
+from support.table_facts import live_files, to_path
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 from floe_dagster_iceberg.table.idempotency import snapshot_id_for

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from dagster import AssetExecutionContext, AssetsDefinition, DailyPartitionsDefinition, asset
 from pyiceberg.types import StringType
-from services.warehouse import Warehouse
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 

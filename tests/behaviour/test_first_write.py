@@ -13,9 +13,9 @@ from dagster import (
     StaticPartitionsDefinition,
     asset,
 )
-from services.io_results import failure_of, shown
-from services.place import Place
-from services.warehouse import Warehouse
+from support.io_results import failure_of, shown
+from support.place import Place
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 from floe_dagster_iceberg.models import PartitionField, PartitionSpec, PartitionTransform

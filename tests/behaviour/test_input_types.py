@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from dagster import AssetIn, AssetsDefinition, AssetSpec, In, asset, job, op
 from pyiceberg.table import Table
-from services.io_results import failure_of
-from services.warehouse import Warehouse
+from support.io_results import failure_of
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from dagster import AssetsDefinition, DailyPartitionsDefinition, asset
-from services.warehouse import Warehouse
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 

@@ -22,8 +22,8 @@ from dagster import (
     multi_asset,
     op,
 )
-from services.io_results import failure_of, shown
-from services.warehouse import Warehouse
+from support.io_results import failure_of, shown
+from support.warehouse import Warehouse
 
 pytestmark = pytest.mark.requirement("S2-US8.1", "S2-FR-037", "S3-3", "S4-handle_output", "D3")
 

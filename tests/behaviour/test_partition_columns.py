@@ -15,8 +15,8 @@ from dagster import (
     StaticPartitionsDefinition,
     asset,
 )
-from services.io_results import failure_of
-from services.warehouse import Warehouse
+from support.io_results import failure_of
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 

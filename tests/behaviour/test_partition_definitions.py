@@ -23,8 +23,8 @@ from dagster import (
     WeeklyPartitionsDefinition,
     asset,
 )
-from services.io_results import failure_of
-from services.warehouse import Warehouse
+from support.io_results import failure_of
+from support.warehouse import Warehouse
 
 pytestmark = pytest.mark.requirement("S2-FR-040", "S2-US8.4", "S2-US5.2", "S3-3c", "D4")
 

@@ -22,9 +22,9 @@ from dagster import (
     WeeklyPartitionsDefinition,
     asset,
 )
-from services.io_results import failure_of
-from services.table_facts import to_path
-from services.warehouse import Warehouse
+from support.io_results import failure_of
+from support.table_facts import to_path
+from support.warehouse import Warehouse
 
 pytestmark = pytest.mark.requirement("S2-FR-039", "S2-US8.2", "S4-load_input")
 

@@ -17,7 +17,7 @@ from dagster import (
     StaticPartitionsDefinition,
     asset,
 )
-from services.warehouse import Warehouse
+from support.warehouse import Warehouse
 
 pytestmark = pytest.mark.requirement("S2-FR-040", "S2-FR-022", "S3-3c")
 

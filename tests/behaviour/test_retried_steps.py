@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from dagster import AssetsDefinition, AssetSpec, MaterializeResult, RetryRequested, multi_asset
-from services.process_numbers import process_numbers
-from services.span_tree import SpanRecorder
-from services.warehouse import Warehouse
+from support.process_numbers import process_numbers
+from support.span_tree import SpanRecorder
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 

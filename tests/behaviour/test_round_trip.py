@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from dagster import asset
-from services.warehouse import Warehouse
+from support.warehouse import Warehouse
 
 pytestmark = pytest.mark.requirement("S3-7", "S2-US8.2", "S2-SC-008")
 

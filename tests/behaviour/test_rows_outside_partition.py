@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from dagster import AssetsDefinition, DailyPartitionsDefinition, asset
-from services.io_results import failure_of, shown
-from services.warehouse import Warehouse
+from support.io_results import failure_of, shown
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 

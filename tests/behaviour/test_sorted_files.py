@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from dagster import AssetExecutionContext, StaticPartitionsDefinition, asset
-from services.io_results import failure_of
-from services.table_facts import to_path
-from services.warehouse import Warehouse
+from support.io_results import failure_of
+from support.table_facts import to_path
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 

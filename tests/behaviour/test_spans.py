@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from dagster import AssetsDefinition, ExecuteInProcessResult, StaticPartitionsDefinition, asset
-from services.span_tree import SOME, SpanRecorder, SpanTree
-from services.warehouse import Warehouse
+from support.span_tree import SOME, SpanRecorder, SpanTree
+from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from services.lake import Lake
-from services.span_tree import SOME, SpanRecorder, SpanTree
+from support.lake import Lake
+from support.span_tree import SOME, SpanRecorder, SpanTree
 
 from floe_dagster_iceberg.errors import CatalogConnectionError
 from floe_dagster_iceberg.models import SchemaChange, SchemaChangeType, SchemaEvolution

@@ -12,8 +12,8 @@ from pyiceberg.exceptions import ValidationError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.sorting import SortOrder
-from services.lake import Lake
-from services.table_facts import to_path
+from support.lake import Lake
+from support.table_facts import to_path
 
 from floe_dagster_iceberg.plugins._metadata_file import parse_metadata, read_metadata
 from floe_dagster_iceberg.table.manager import IcebergTableManager

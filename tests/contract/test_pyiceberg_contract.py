@@ -24,8 +24,8 @@ from pyiceberg.table.update import snapshot as snapshots
 from pyiceberg.table.update import update_table_metadata, validate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
-from services.lake import Lake
-from services.table_facts import live_files
+from support.lake import Lake
+from support.table_facts import live_files
 
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction, nulls, summary_property

@@ -13,7 +13,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import update_table_metadata
 from pyiceberg.types import LongType
-from services.lake import Lake
+from support.lake import Lake
 
 from floe_dagster_iceberg.plugins._sql_catalog import FloeSqlCatalog, next_metadata
 from floe_dagster_iceberg.table.manager import IcebergTableManager

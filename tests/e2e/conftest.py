@@ -12,7 +12,7 @@ import pytest
 from dagster_page import DagsterPage
 from demo_folder import ROOT, DemoFolder
 from playwright.sync_api import Browser, expect, sync_playwright
-from services.processes import answers, free_port, running, wait_until
+from support.processes import answers, free_port, running, wait_until
 
 HERE = Path(__file__).parent
 PATIENCE = 90_000

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from services.lake import open_catalog
-from services.processes import printed_by
+from support.lake import open_catalog
+from support.processes import printed_by
 
 ROOT = Path(__file__).resolve().parents[2]
 # Short enough to be built in a minute or two, long enough for every step of the demo.

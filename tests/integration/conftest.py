@@ -5,12 +5,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from maintenance_upkeep import Upkeep
-from services.lake import NAMESPACE
-from services.place import Place
-from services.polaris_lake import PolarisLake
-from services.servers.running import Servers
-from services.unreliable_catalog import UnreliableCatalog
+from support.lake import NAMESPACE
+from support.maintenance_upkeep import Upkeep
+from support.place import Place
+from support.polaris_lake import PolarisLake
+from support.servers.running import Servers
+from support.unreliable_catalog import UnreliableCatalog
 
 from floe_dagster_iceberg.models import MaintenanceEngine
 

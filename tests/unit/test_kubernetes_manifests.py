@@ -9,9 +9,9 @@ import yaml
 from dagster_k8s import DagsterK8sJobConfig, construct_dagster_k8s_job
 from dagster_k8s.job import UserDefinedDagsterK8sConfig
 from kubernetes.client import ApiClient
-from services.helm_chart import container_context, deployment_of, load_values
-from services.kubernetes_admission import refusals
 from sqlalchemy import create_engine
+from support.helm_chart import container_context, deployment_of, load_values
+from support.kubernetes_admission import refusals
 
 from floe_dagster_iceberg import CompiledArtifacts
 from floe_dagster_iceberg.kubernetes import K8S_CONFIG_TAG, PodSizes

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic import ValidationError as PydanticError
 from pyiceberg import exceptions
 from pyiceberg.catalog.sql import SqlCatalog
-from services.http_stub import refused_url
+from support.http_stub import refused_url
 
 from floe_dagster_iceberg import errors
 from floe_dagster_iceberg.plugins.translation import translated

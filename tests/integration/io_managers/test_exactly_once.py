@@ -1,0 +1,241 @@
+"""A piece of work is written once, whatever breaks and whoever tries again: never two copies, never none."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dagster import (
+    DagsterInstance,
+    DagsterRunStatus,
+    JobExecutionResult,
+    ReexecutionOptions,
+    build_output_context,
+    build_reconstructable_job,
+    execute_job,
+)
+from support import io_pipeline
+from support.io_pipeline import Fault, plan_breakdowns, plan_faults
+
+from floe_dagster_iceberg.run_identity import RunIdentity, build_idempotency_key
+
+pytestmark = pytest.mark.requirement("S2-FR-022", "S2-FR-026", "S2-FR-029", "S2-US5.4")
+
+RETRY = {"dagster/retry_number": "1"}
+
+
+@dataclass
+class Runs:
+    """Runs of the pipeline on an instance on disk."""
+
+    instance: DagsterInstance
+
+    def start(self, **options: Any) -> JobExecutionResult:
+        job = build_reconstructable_job("support.io_pipeline", "build_pipeline", (str(io_pipeline.lake()),))
+        with execute_job(job, self.instance, **options) as result:
+            return result
+
+    def start_process(self) -> int:
+        """Run the pipeline in a process of its own; the exit code, negative for a signal."""
+        return subprocess.run([sys.executable, io_pipeline.__file__], check=False, env=os.environ).returncode
+
+    def close_killed_run(self) -> str:
+        """Do what Dagster's run monitoring does when a process is gone."""
+        (run,) = self.instance.get_runs(limit=1)
+        assert run.status is DagsterRunStatus.STARTED
+        self.instance.report_run_failed(run)
+        return run.run_id
+
+    def from_failure(self, run_id: str, **options: Any) -> JobExecutionResult:
+        again = ReexecutionOptions.from_failure(run_id, self.instance)
+        return self.start(reexecution_options=again, **options)
+
+    def of_all_steps(self, run_id: str, **options: Any) -> JobExecutionResult:
+        return self.start(reexecution_options=ReexecutionOptions(parent_run_id=run_id), **options)
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagsterInstance]:
+    with DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as instance:
+        yield instance
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: DagsterInstance) -> Runs:
+    monkeypatch.setenv(io_pipeline.LAKE, str(tmp_path))
+    monkeypatch.setenv(io_pipeline.HOME, instance.root_directory)
+    return Runs(instance)
+
+
+def rows(table: str) -> list[int]:
+    """Which computations the rows of a table come from."""
+    with closing(io_pipeline.open_catalog()) as catalog:
+        found = catalog.load_table(f"public.{table}").scan().to_arrow()
+    return sorted(found.column(0).to_pylist())
+
+
+def shown(result: JobExecutionResult, table: str) -> dict[str, Any]:
+    """The metadata of the last materialization of a table."""
+    events = [event for event in result.all_events if event.is_step_materialization]
+    found = [event for event in events if event.asset_key is not None and event.asset_key.path == [table]]
+    return {key: entry.value for key, entry in found[-1].materialization.metadata.items()}
+
+
+def test_an_asset_is_the_same_work_whichever_step_makes_it() -> None:
+    """Of a multi-asset, a retry from the failed assets may be cut into other steps than the first run."""
+    output = build_output_context(asset_key="orders")
+    steps = [RunIdentity(run_id="second", work_id="first", step_key=key) for key in ("both", "both_2")]
+
+    assert len({build_idempotency_key(output, run, ["2024-01-01"]) for run in steps}) == 1
+    assert build_idempotency_key(output, steps[0], ["2024-01-02"]) != build_idempotency_key(output, steps[0], [])
+
+
+def test_a_step_that_asks_for_a_retry_after_a_commit(runs: Runs) -> None:
+    plan_breakdowns("retry", "retry")
+
+    result = runs.start()
+
+    assert result.success
+    assert (rows("left"), rows("right")) == ([1], [3])
+    assert shown(result, "left")["iceberg/deduplicated"] is True
+    assert shown(result, "left")["iceberg/commit_attempts"] == 0
+    assert "iceberg/deduplicated" not in shown(result, "right")
+
+
+def test_a_run_that_dagster_retries(runs: Runs) -> None:
+    plan_breakdowns("fail")
+    failed = runs.start()
+
+    again = runs.of_all_steps(failed.run_id, tags=RETRY)
+
+    assert not failed.success
+    assert (rows("left"), rows("right"), rows("report")) == ([1], [2], [1])
+    assert shown(again, "left")["iceberg/deduplicated"] is True
+
+
+def test_a_retry_of_a_retry(runs: Runs) -> None:
+    plan_breakdowns("fail", "fail")
+    first = runs.start()
+    second = runs.of_all_steps(first.run_id, tags=RETRY)
+
+    runs.of_all_steps(second.run_id, tags={"dagster/retry_number": "2"})
+
+    assert (rows("left"), rows("right")) == ([1], [3])
+
+
+def test_a_run_that_is_executed_again_from_its_failure(runs: Runs) -> None:
+    plan_breakdowns("fail", "fail")
+    first = runs.start()
+    second = runs.from_failure(first.run_id)
+
+    third = runs.from_failure(second.run_id, tags={"dagster/is_resume_retry": "true"})
+
+    assert third.success
+    assert (rows("left"), rows("right")) == ([1], [3])
+    assert shown(third, "left")["iceberg/deduplicated"] is True
+
+
+def test_executing_all_steps_again_is_new_work(runs: Runs) -> None:
+    first = runs.start()
+    second = runs.of_all_steps(first.run_id)
+
+    assert second.success
+    assert (rows("left"), rows("right"), rows("report")) == ([1, 2], [1, 2], [1, 2])
+
+
+def test_a_retry_of_new_work_does_not_count_as_the_old_work(runs: Runs) -> None:
+    first = runs.start()
+    plan_breakdowns("fail")
+    second = runs.of_all_steps(first.run_id)
+
+    runs.from_failure(second.run_id, tags={"dagster/is_resume_retry": "true"})
+
+    assert (rows("left"), rows("right")) == ([1, 2], [1, 3])
+
+
+def test_executing_all_steps_of_a_retried_run_again_is_new_work(runs: Runs) -> None:
+    plan_breakdowns("fail")
+    first = runs.start()
+    second = runs.of_all_steps(first.run_id, tags=RETRY)
+
+    # Dagster copies some tags of the run that is executed again.
+    runs.of_all_steps(second.run_id, tags={"dagster/is_asset_resume_retry": "true"})
+
+    assert (rows("left"), rows("right")) == ([1, 3], [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("existing", "fault", "expected"),
+    [
+        pytest.param(False, "die after", [1], id="after creating the table"),
+        pytest.param(False, "die before", [2], id="before creating the table", marks=pytest.mark.slow),
+        pytest.param(True, "die after", [1, 2], id="after appending", marks=pytest.mark.slow),
+        pytest.param(True, "die before", [1, 3], id="before appending"),
+    ],
+)
+def test_a_process_that_is_killed(runs: Runs, *, existing: bool, fault: Fault, expected: list[int]) -> None:
+    if existing:
+        runs.start()
+    plan_faults(fault)
+    assert runs.start_process() == -signal.SIGKILL
+
+    again = runs.from_failure(runs.close_killed_run())
+
+    assert again.success
+    assert rows("left") == expected
+    assert ("iceberg/deduplicated" in shown(again, "left")) is (fault == "die after")
+
+
+def test_commits_whose_answers_are_lost(runs: Runs) -> None:
+    """Of one commit that landed and one that did not, both of a new table and then of one that is there."""
+    for _ in range(2):
+        plan_faults("lost after", "lost before")
+        result = runs.start()
+
+    assert (rows("left"), rows("right")) == ([1, 2], [1, 2])
+    assert shown(result, "right")["iceberg/commit_attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    "existing", [pytest.param(False, id="new table"), pytest.param(True, id="existing table", marks=pytest.mark.slow)]
+)
+def test_commits_after_which_the_catalog_is_gone(runs: Runs, *, existing: bool) -> None:
+    if existing:
+        runs.start()
+    plan_faults("gone after")
+    first = runs.start()
+    plan_faults("gone before")
+    second = runs.from_failure(first.run_id)
+
+    third = runs.from_failure(second.run_id)
+
+    assert [run.success for run in (first, second, third)] == [False, False, True]
+    assert len(rows("left")) == len(rows("right")) == 1 + existing
+    assert shown(third, "left")["iceberg/deduplicated"] is True
+
+
+def test_answers_that_keep_getting_lost(runs: Runs) -> None:
+    plan_faults("lost before", "lost before", "lost after")
+
+    result = runs.start()
+
+    assert rows("left") == [1]
+    assert shown(result, "left")["iceberg/commit_attempts"] == 3
+
+
+def test_an_unknown_outcome_tells_what_to_do_next(runs: Runs) -> None:
+    plan_faults("gone after")
+
+    result = runs.start()
+
+    (failure,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    assert failure.user_failure_data is not None
+    assert "It is unknown whether the commit to 'public.left' landed" in str(failure.user_failure_data.description)
+    assert "if it is there the commit is complete, if not run it again" in str(failure.user_failure_data.description)
+    assert failure.user_failure_data.metadata["iceberg/retryable"].value is True

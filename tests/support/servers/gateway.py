@@ -1,0 +1,196 @@
+"""A gateway before an Iceberg REST server: towards a client it behaves as Apache Polaris does.
+
+It issues and checks tokens, knows roles, serves one catalog below a prefix, lends storage
+credentials table by table, refuses to purge; and on command it fails in every way a server,
+a load balancer or a network can.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from support.servers.faults import Fault, Seen
+from support.servers.gateway_tokens import TokenDesk
+from support.servers.proxy import Answer, Proxy, Upstream
+
+BASE = "/api/catalog"
+COMMIT = r"/namespaces/[^/]+/tables/[^/]+$"
+"""Path of the requests that commit, for `Gateway.fail("POST", COMMIT, ...)`."""
+TOKENS = "/v1/oauth/tokens$"
+_ANSWERED_WITH_A_TABLE = re.compile(
+    r"^(GET /v1/namespaces/[^/]+/tables/[^/]+|POST /v1/namespaces/[^/]+/(tables|register))$"
+)
+_CREDENTIALS = re.compile(r"^(?P<table>/v1/namespaces/[^/]+/tables/[^/]+)/credentials$")
+_SEPARATOR, _SEPARATOR_PROPERTY = "%2E", "namespace-separator"
+
+Lend = Callable[[str], dict[str, str]]
+
+
+class Gateway(Proxy):
+    """The gateway, and what a test may change about it while it runs.
+
+    Attributes:
+        warehouse: Name of the catalog that it serves.
+        tokens: Who may pass: client id and secret, life of the tokens, OAuth2 servers to trust.
+        overrides: Properties that clients are told to use instead of their own.
+        table_config: Properties that come with every table.
+        lend: Storage credentials for a table's location, for clients that ask to be lent some.
+        lends_in_config: Whether what is lent also stands in the table's configuration, where older clients look.
+        purge_allowed: Whether tables may be dropped with their files.
+        renews: Whether clients are told where they get new credentials for those that are about to expire.
+    """
+
+    def __init__(self, upstream_uri: str, *, warehouse: str = "analytics", lend: Lend | None = None) -> None:
+        super().__init__(upstream_uri)
+        self.warehouse, self.lend = warehouse, lend
+        self.tokens = TokenDesk()
+        self.overrides: dict[str, str] = {}
+        self.table_config: dict[str, str] = {}
+        self.lends_in_config = True
+        self.purge_allowed = False
+        self.renews = True
+
+    @classmethod
+    @contextmanager
+    def start(cls, upstream_uri: str, *, warehouse: str = "analytics", lend: Lend | None = None) -> "Iterator[Gateway]":
+        """A gateway on a free port of this machine, until the block ends.
+
+        Args:
+            upstream_uri: Address of the REST server behind it, without '/v1'.
+            warehouse: Name that its catalog gets.
+            lend: Storage credentials for a table's location; none are lent if not given.
+        """
+        with cls(upstream_uri, warehouse=warehouse, lend=lend).serving() as gateway:
+            gateway.uri += BASE
+            yield gateway
+
+    @property
+    def token_uri(self) -> str:
+        return f"{self.uri}/v1/oauth/tokens"
+
+    @property
+    def client_id(self) -> str:
+        return self.tokens.client_id
+
+    @property
+    def client_secret(self) -> str:
+        return self.tokens.client_secret
+
+    def answer(self, seen: Seen, upstream: Upstream) -> Answer:
+        path = seen.path.removeprefix(BASE)
+        if urlsplit(path).path == "/v1/oauth/tokens":
+            return self.tokens.issue(seen)
+        grant = self.tokens.grant_of(seen)
+        if grant is None:
+            return iceberg_error(401, "NotAuthorizedException", "The token is missing, unknown or expired")
+        if seen.method not in ("GET", "HEAD") and not grant.may_write:
+            roles = ", ".join(sorted(grant.roles))
+            return iceberg_error(
+                403, "ForbiddenException", f"Principal '{self.client_id}' with roles [{roles}] is not authorized"
+            )
+        if urlsplit(path).path == "/v1/config":
+            return self._config(replace(seen, path=path), upstream)
+        if not path.startswith(f"/v1/{self.warehouse}/"):
+            return iceberg_error(404, "NotFoundException", "No such catalog")
+        # The server behind joins the levels of a namespace by dots, Polaris by the character that Iceberg chose.
+        path = path.replace(f"/v1/{self.warehouse}/", "/v1/", 1).replace("%1F", _SEPARATOR).replace("%1f", _SEPARATOR)
+        return self._in_catalog(replace(seen, path=path, headers=_to_server(seen)), upstream)
+
+    def error(self, fault: Fault) -> Answer:
+        if fault.body:
+            return super().error(fault)
+        kinds = {409: "CommitFailedException", 503: "ServiceUnavailableException"}
+        answer = iceberg_error(fault.status, kinds.get(fault.status, "ServiceFailureException"), "told to fail")
+        return replace(answer, headers={**answer.headers, **fault.headers})
+
+    def _config(self, seen: Seen, upstream: Upstream) -> Answer:
+        asked = parse_qs(urlsplit(seen.path).query).get("warehouse", [""])[0]
+        if asked != self.warehouse:
+            return iceberg_error(404, "NotFoundException", f"Unable to find warehouse {asked}")
+        answer = upstream.ask(replace(seen, path="/v1/config", headers=_to_server(seen)))
+        config = json.loads(answer.content)
+        del config["overrides"][_SEPARATOR_PROPERTY]
+        config["overrides"] |= {**self.overrides, "prefix": self.warehouse}
+        if "endpoints" in config:
+            config["endpoints"].append("GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials")
+        return replace(answer, content=json.dumps(config).encode())
+
+    def _in_catalog(self, seen: Seen, upstream: Upstream) -> Answer:
+        target = urlsplit(seen.path)
+        if seen.method == "DELETE" and not self.purge_allowed and _asks_to_purge(target.query):
+            return iceberg_error(
+                403, "ForbiddenException", "Unable to purge entity. Set DROP_WITH_PURGE_ENABLED to allow it"
+            )
+        if seen.method == "POST" and target.path == "/v1/namespaces":
+            missing = self._missing_parent(seen, upstream)
+            if missing is not None:
+                return missing
+        if found := _CREDENTIALS.match(target.path):
+            return self._credentials(replace(seen, path=found["table"]), upstream)
+        answer = upstream.ask(seen)
+        has_table = answer.status == 200 and _ANSWERED_WITH_A_TABLE.match(f"{seen.method} {target.path}")
+        return self._with_config(seen, answer) if has_table else answer
+
+    def _missing_parent(self, seen: Seen, upstream: Upstream) -> Answer | None:
+        """Polaris creates no namespace below one that is not there."""
+        *parents, _ = json.loads(seen.body)["namespace"]
+        if not parents:
+            return None
+        path = f"/v1/namespaces/{_SEPARATOR.join(parents)}"
+        found = upstream.ask(replace(seen, method="GET", path=path, body=b"", headers=_without_body(seen)))
+        if found.status == 200:
+            return None
+        return iceberg_error(404, "NoSuchNamespaceException", f"Namespace does not exist: {'.'.join(parents)}")
+
+    def _with_config(self, seen: Seen, answer: Answer) -> Answer:
+        lends = self.lend is not None and "x-iceberg-access-delegation" in seen.headers
+        if not lends and not self.table_config:
+            return answer
+        table: dict[str, Any] = json.loads(answer.content)
+        location = table["metadata"]["location"]
+        lent = self.lend(location) if lends and self.lend is not None else {}
+        if lent and self.renews and seen.method == "GET":
+            lent["client.refresh-credentials-endpoint"] = self._credentials_path(seen)
+        in_config = lent if self.lends_in_config else {}
+        table["config"] = {**table.get("config", {}), **self.table_config, **in_config}
+        if lent:
+            table["storage-credentials"] = [{"prefix": location, "config": lent}]
+        return replace(answer, content=json.dumps(table).encode())
+
+    def _credentials(self, seen: Seen, upstream: Upstream) -> Answer:
+        answer = upstream.ask(seen)
+        if self.lend is None or answer.status != 200:
+            return answer
+        location = json.loads(answer.content)["metadata"]["location"]
+        lent = {**self.lend(location), "client.refresh-credentials-endpoint": self._credentials_path(seen)}
+        said = {"storage-credentials": [{"prefix": location, "config": lent}]}
+        return Answer(200, json.dumps(said).encode())
+
+    def _credentials_path(self, seen: Seen) -> str:
+        """Where a client gets new keys for a table, below the catalog's address."""
+        table = urlsplit(seen.path).path.removeprefix("/v1/")
+        return f"v1/{self.warehouse}/{table}/credentials".replace(_SEPARATOR, "%1F")
+
+
+def iceberg_error(status: int, kind: str, message: str) -> Answer:
+    """An error in the form of Iceberg's REST protocol."""
+    said = {"error": {"message": message, "type": kind, "code": status}}
+    return Answer(status, json.dumps(said).encode())
+
+
+def _to_server(seen: Seen) -> dict[str, str]:
+    # The token is the gateway's business, and what is rewritten must not be compressed.
+    dropped = ("authorization", "accept-encoding", "host")
+    return {key: value for key, value in seen.headers.items() if key not in dropped}
+
+
+def _without_body(seen: Seen) -> dict[str, str]:
+    return {key: value for key, value in seen.headers.items() if key not in ("content-length", "content-type")}
+
+
+def _asks_to_purge(query: str) -> bool:
+    return parse_qs(query).get("purgeRequested", [""])[0].lower() == "true"

@@ -1,0 +1,135 @@
+"""A real HTTP proxy before a real server, which does to requests what a test wants."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from typing import Self
+from urllib.parse import urlsplit
+
+from support.servers.faults import JSON, Fault, FaultPlan, FaultyHandler, LoopbackServer, Seen
+
+# Servers hang up on connections that say nothing for long.
+_LONGEST_IDLE_SECONDS = 5.0
+_UPSTREAM_TIMEOUT_SECONDS = 60.0
+_LATE_SECONDS = 0.15
+_OWN_TO_A_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "expect", "proxy-connection"})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server said."""
+
+    status: int
+    content: bytes = b""
+    headers: dict[str, str] = field(default_factory=lambda: dict(JSON))
+
+
+class Upstream:
+    """A connection to the server behind, kept for as long as the client keeps its own."""
+
+    def __init__(self, uri: str) -> None:
+        self._host = urlsplit(uri).netloc
+        self._connection: HTTPConnection | None = None
+        self._last_used = 0.0
+
+    def ask(self, seen: Seen) -> Answer:
+        """Send a request on, and wait for the answer."""
+        connection = self._open()
+        headers = {key: value for key, value in seen.headers.items() if key not in _OWN_TO_A_CONNECTION}
+        try:
+            connection.request(seen.method, seen.path, body=seen.body or None, headers=headers)
+            response = connection.getresponse()
+            content = response.read()
+        except OSError:
+            self.close()
+            raise
+        self._last_used = time.monotonic()
+        kept = {key: value for key, value in response.headers.items() if key.lower() not in _OWN_TO_A_CONNECTION}
+        if seen.method != "HEAD":
+            kept = {key: value for key, value in kept.items() if key.lower() != "content-length"}
+        return Answer(response.status, content, kept)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _open(self) -> HTTPConnection:
+        if self._connection is not None and time.monotonic() - self._last_used > _LONGEST_IDLE_SECONDS:
+            self.close()
+        if self._connection is None:
+            self._connection = HTTPConnection(self._host, timeout=_UPSTREAM_TIMEOUT_SECONDS)
+        return self._connection
+
+
+class Proxy(FaultPlan):
+    """Passes requests on; `answer` is where a proxy with rules of its own has them."""
+
+    def __init__(self, upstream_uri: str) -> None:
+        super().__init__()
+        self.upstream_uri = upstream_uri.rstrip("/")
+        self.uri = ""
+
+    @contextmanager
+    def serving(self) -> Iterator[Self]:
+        """Serve on a free port of this machine, until the block ends."""
+        with LoopbackServer(type("Handler", (_ProxyHandler,), {"proxy": self})) as server:
+            self.uri = f"http://{server.address}"
+            yield self
+
+    def answer(self, seen: Seen, upstream: Upstream) -> Answer:
+        """The answer to a request."""
+        return upstream.ask(seen)
+
+    def error(self, fault: Fault) -> Answer:
+        """The answer that a fault's status stands for."""
+        return Answer(fault.status, fault.body.encode(), {**JSON, **fault.headers})
+
+
+class _ProxyHandler(FaultyHandler):
+    proxy: Proxy
+
+    def setup(self) -> None:
+        super().setup()
+        self._upstream = Upstream(self.proxy.upstream_uri)
+
+    def finish(self) -> None:
+        self._upstream.close()
+        super().finish()
+
+    def _handle(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        seen = Seen(self.command, self.path, {key.lower(): value for key, value in self.headers.items()}, body)
+        fault = self.proxy.next_fault(seen)
+        if fault is None:
+            self._send(self.proxy.answer(seen, self._upstream))
+            return
+        time.sleep(fault.delay_seconds)
+        answer = None
+        if fault.after_work or fault.is_only_slow:
+            answer = self.proxy.answer(seen, self._upstream)
+        self._end_badly(fault, answer, seen)
+
+    do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = _handle  # noqa: N815 - the names http.server calls
+
+    def _end_badly(self, fault: Fault, answer: Answer | None, seen: Seen) -> None:
+        if fault.hang:
+            self.hang()
+        elif fault.reset:
+            self.reset()
+        elif fault.late:
+            self.reset()
+            time.sleep(_LATE_SECONDS)
+            self.proxy.answer(seen, self._upstream)
+        elif fault.truncated:
+            cut = answer or Answer(200, b'{"metadata-location": "cut off"}')
+            self.reply_half(cut.status, cut.content, cut.headers)
+        elif fault.status:
+            self._send(self.proxy.error(fault))
+        elif answer is not None:
+            self._send(answer)
+
+    def _send(self, answer: Answer) -> None:
+        self.reply(answer.status, answer.content, answer.headers)
