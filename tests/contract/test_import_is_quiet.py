@@ -1,4 +1,4 @@
-"""Loading a code location connects to nothing, writes nothing, starts nothing, and is quick."""
+"""Loading a code location connects to nothing, writes nothing, starts nothing, and imports no engine."""
 
 import json
 import subprocess
@@ -11,10 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # What the public API of this package may bring along, before anything is used.
 EXPENSIVE = ("pyspark", "pandas", "polars", "sqlalchemy", "requests", "pyarrow", "pyiceberg.table")
-ALLOWED_SECONDS = 0.5
 
 QUIET = """
-import json, socket, subprocess, sys, time
+import json, socket, subprocess, sys
 import dagster
 
 modules, expensive = json.loads(sys.argv[1])
@@ -27,12 +26,10 @@ def watch(event, args):
         happened.append(f"{event} {args[0]}")
 
 sys.addaudithook(watch)
-started = time.process_time()
 for module in modules:
     __import__(module)
-seconds = time.process_time() - started
 loaded = [name for name in expensive if name in sys.modules]
-print(json.dumps({"seconds": seconds, "loaded": loaded, "happened": happened}))
+print(json.dumps({"loaded": loaded, "happened": happened}))
 """
 
 
@@ -78,13 +75,6 @@ def test_importing_brings_no_engine_along(module: str, tmp_path: Path) -> None:
 @pytest.mark.requirement("D9")
 def test_loading_the_code_location_starts_no_spark(tmp_path: Path) -> None:
     assert "pyspark" not in load(tmp_path, "definitions")["loaded"]
-
-
-@pytest.mark.requirement("D9")
-def test_importing_takes_half_a_second_more_than_dagster_at_most(tmp_path: Path) -> None:
-    # Processor time, and the best of three: how busy the machine is must not matter.
-    seconds = min(load(tmp_path, "floe_dagster_iceberg.factory")["seconds"] for _ in range(3))
-    assert seconds < ALLOWED_SECONDS
 
 
 @pytest.mark.requirement("D9", "S2-E1")

@@ -1,6 +1,5 @@
 """Every way in which the answer to a commit gets lost, tried often; what became of it is counted in the table."""
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,13 +41,11 @@ class Figures:
     Attributes:
         at_once: Writes that reported success at the first go.
         run_again: Writes that ended with an error that says it may be tried again, and then were.
-        longest_seconds: The longest that any single go took.
     """
 
     form: str
     at_once: int = 0
     run_again: Counter[str] = field(default_factory=Counter)
-    longest_seconds: float = 0.0
     rows: Counter[int] = field(default_factory=Counter)
     snapshots: int = 0
 
@@ -68,8 +65,7 @@ class Figures:
         again = ", ".join(f"{times} {name}" for name, times in self.run_again.items()) or "none"
         return (
             f"{self.form:<22} {self.trials:>4} trials, {self.at_once:>4} at once, run again: {again}; "
-            f"{self.losses} losses, {self.doubles} doubles, {self.snapshots} snapshots, "
-            f"longest {self.longest_seconds:.2f} s"
+            f"{self.losses} losses, {self.doubles} doubles, {self.snapshots} snapshots"
         )
 
 
@@ -81,7 +77,6 @@ def try_often(gateway: Gateway, form: str, trials: int, write: Write) -> Figures
     figures = Figures(form)
     for number in range(trials):
         gateway.fail("POST", COMMIT, FORMS_OF_PYICEBERG[form])
-        started = time.monotonic()
         try:
             write(number)
             figures.at_once += 1
@@ -90,7 +85,6 @@ def try_often(gateway: Gateway, form: str, trials: int, write: Write) -> Figures
                 raise
             figures.run_again[type(error).__name__] += 1
             write(number)
-        figures.longest_seconds = max(figures.longest_seconds, time.monotonic() - started)
         gateway.recover()
     return figures
 

@@ -21,7 +21,6 @@ from floe_dagster_iceberg.table.scope import SliceScope
 pytestmark = pytest.mark.slow
 
 TRIALS, FIRST_TRIALS, SPARK_TRIALS = 100, 3, 3
-LONGEST_SECONDS = 30.0
 BUDGET = CommitBudget(retries=3, base_delay_seconds=0.1)
 Show = Callable[[Figures], None]
 
@@ -64,7 +63,6 @@ def test_an_append_whose_answer_is_lost_is_made_exactly_once(
     show(count(figures, polaris.resource().catalog.load_table("public.events")))
     assert (figures.trials, figures.losses, figures.doubles) == (TRIALS, 0, 0)
     assert figures.snapshots == TRIALS
-    assert figures.longest_seconds < LONGEST_SECONDS
 
 
 @pytest.mark.requirement("S3-2b", "S0-X1..6")
@@ -102,4 +100,3 @@ def test_an_append_of_spark_whose_answer_is_lost_is_made_exactly_once(
 
     show(count(figures, generous.catalog.load_table("public.events")))
     assert (figures.trials, figures.losses, figures.doubles) == (SPARK_TRIALS, 0, 0)
-    assert figures.longest_seconds < LONGEST_SECONDS

