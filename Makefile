@@ -37,9 +37,9 @@ services: setup ## Start PostgreSQL, S3, a REST catalog, a gateway like Polaris 
 test: setup ## Run the tests, except those marked slow (ARGS="-k name" picks some)
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not e2e" $(ARGS)
 
-test-lakes: setup ## Hold the same promises on PostgreSQL, REST and S3 (LAKES=rest picks one)
+test-lakes: setup ## Run what a catalog or a store can change on PostgreSQL, REST and S3 (LAKES=rest picks one)
 	@for lake in $(LAKES); do \
-		$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not e2e" --lake=$$lake \
+		$(BIN)/pytest -n 2 --dist loadfile -m "lakes and not slow" --lake=$$lake \
 			tests/behaviour tests/integration/manager $(ARGS) || exit 1; done
 
 test-slow: setup ## Run the fault and load suites

@@ -13,7 +13,7 @@ from dagster import (
 )
 from support.warehouse import Warehouse
 
-pytestmark = pytest.mark.requirement("S2-FR-040", "S2-FR-039")
+pytestmark = [pytest.mark.requirement("S2-FR-040", "S2-FR-039"), pytest.mark.lakes]
 
 NAMES = ["o'brien", 'say "hi"', "two words", "東京", "a.b", "a/b=c\\100%", "' OR 1=1 --"]
 COLUMNS = ["customer name", "kunde.name", "größe", "it's", 'a"b/c', "order"]

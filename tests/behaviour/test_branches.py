@@ -24,6 +24,7 @@ def on_branch(warehouse: Warehouse, branch: str) -> list[int]:
     return sorted(warehouse.manager.scan("public.numbers", ref=branch)["number"].to_pylist())
 
 
+@pytest.mark.lakes
 def test_a_branch_begins_at_main_and_leaves_main_alone(warehouse: Warehouse) -> None:
     warehouse.run(numbers(warehouse, 1))
 
@@ -34,6 +35,7 @@ def test_a_branch_begins_at_main_and_leaves_main_alone(warehouse: Warehouse) -> 
     assert shown(result, "numbers")["dagster/row_count"] == 2
 
 
+@pytest.mark.lakes
 def test_publishing_makes_main_what_the_branch_is(warehouse: Warehouse) -> None:
     warehouse.run(numbers(warehouse, 1))
     for number in (2, 3):
@@ -53,6 +55,7 @@ def test_an_overwrite_stays_on_its_branch(warehouse: Warehouse) -> None:
     assert on_branch(warehouse, "audit") == [2]
 
 
+@pytest.mark.lakes
 def test_a_table_may_begin_on_a_branch(warehouse: Warehouse) -> None:
     warehouse.run(numbers(warehouse, 1, branch="audit"))
 

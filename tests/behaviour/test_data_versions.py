@@ -34,6 +34,7 @@ def daily_orders(warehouse: Warehouse) -> AssetsDefinition:
     return orders
 
 
+@pytest.mark.lakes
 def test_it_is_the_snapshot_of_this_very_commit(warehouse: Warehouse, instance: DagsterInstance) -> None:
     orders = daily_orders(warehouse)
     for key in ("2024-01-01", "2024-01-02"):

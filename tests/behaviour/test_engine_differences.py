@@ -67,6 +67,7 @@ def test_inputs_without_an_annotation(warehouse: Warehouse) -> None:
     assert loaded == [{"arrow": "Table", "spark": "DataFrame"}[warehouse.engine]]
 
 
+@pytest.mark.lakes
 def test_creating_a_table(warehouse: Warehouse) -> None:
     warehouse.run(frames_asset(warehouse.frame({"id": [1]})))
 
@@ -102,6 +103,7 @@ def test_files_that_partitions_share(warehouse: Warehouse) -> None:
     assert list(metadata.refs) == ["main"]
 
 
+@pytest.mark.lakes
 def test_snapshot_ids(warehouse: Warehouse) -> None:
     warehouse.run(frames_asset(warehouse.frame({"id": [1]})))
 
@@ -111,6 +113,7 @@ def test_snapshot_ids(warehouse: Warehouse) -> None:
     assert follows_from_the_key is {"arrow": True, "spark": False}[warehouse.engine]
 
 
+@pytest.mark.lakes
 def test_files_of_a_write_that_fails(warehouse: Warehouse, place: Place) -> None:
     items = frames_asset(warehouse.frame({"id": [1]}), warehouse.broken_frame({"id": [2]}))
     warehouse.run(items)

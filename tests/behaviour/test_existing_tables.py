@@ -61,6 +61,7 @@ def test_any_spec_is_left_as_it_is(warehouse: Warehouse, spec: list[str]) -> Non
     assert warehouse.rows("events", "id") == [(10,), (11,), (20,), (21,)]
 
 
+@pytest.mark.lakes
 def test_properties_of_others_are_kept_and_declared_ones_added(warehouse: Warehouse) -> None:
     warehouse.run(daily_events(warehouse), "2024-01-01")
     with warehouse.table("events").transaction() as transaction:

@@ -36,6 +36,7 @@ def spec_of(warehouse: Warehouse, table: str = "events") -> list[str]:
     return [f"{field.name}: {field.transform}({names[field.source_id]})" for field in loaded.spec().fields]
 
 
+@pytest.mark.lakes
 def test_namespace_and_table_are_made_with_the_columns_of_the_frame(warehouse: Warehouse) -> None:
     @asset(key=["bronze", "raw", "events"])
     def events() -> Any:
@@ -107,6 +108,7 @@ def test_properties_are_those_of_the_manager_under_those_of_the_asset(warehouse:
     assert properties == {**defaults, "write.parquet.compression-codec": "snappy", "owner": "sales"}
 
 
+@pytest.mark.lakes
 def test_a_missing_table_is_an_error_when_none_may_be_made(warehouse: Warehouse) -> None:
     @asset
     def events() -> Any:
@@ -118,6 +120,7 @@ def test_a_missing_table_is_an_error_when_none_may_be_made(warehouse: Warehouse)
     assert not warehouse.exists("events")
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US5.4", "S2-FR-026")
 def test_a_failed_first_write_leaves_no_table_and_no_file(warehouse: Warehouse, place: Place) -> None:
     @asset(partitions_def=DAYS, metadata={"partition_expr": "ts"})
@@ -131,6 +134,7 @@ def test_a_failed_first_write_leaves_no_table_and_no_file(warehouse: Warehouse, 
     assert files_below(place.warehouse) == []
 
 
+@pytest.mark.lakes
 def test_after_a_failed_first_write_the_next_one_makes_the_table(warehouse: Warehouse) -> None:
     moments = iter([NOON.replace(year=2023), NOON])
 

@@ -151,6 +151,7 @@ def test_a_column_that_is_not_there_is_named(warehouse: Warehouse, numbers: Asse
     assert "Table 'public.numbers' has no column 'nmae'" in failure_of(result, "report")
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-023")
 def test_an_input_may_read_an_earlier_version(warehouse: Warehouse, numbers: AssetsDefinition) -> None:
     first = warehouse.table("numbers").metadata.snapshots[0]
@@ -199,6 +200,7 @@ def test_ops_have_annotations_and_settings_too(warehouse: Warehouse) -> None:
     assert loaded == [{"id": [2, 3]}]
 
 
+@pytest.mark.lakes
 def test_a_table_that_others_fill_is_loaded_by_its_key(warehouse: Warehouse) -> None:
     loaded: list[int] = []
     warehouse.manager.create_namespace("crm")

@@ -13,7 +13,7 @@ from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 
-pytestmark = pytest.mark.requirement("S2-FR-022", "S2-US5.1")
+pytestmark = [pytest.mark.requirement("S2-FR-022", "S2-US5.1"), pytest.mark.lakes]
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 

@@ -186,6 +186,7 @@ def test_a_rerun_replaces_exactly_the_rows_of_its_partition(
     assert tuple(field.name for field in warehouse.table("events").spec().fields) == case.spec
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US6.1", "S2-US6.2", "S2-FR-034")
 def test_files_of_other_partitions_are_not_touched(warehouse: Warehouse) -> None:
     case = CASES["daily"]

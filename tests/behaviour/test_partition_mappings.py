@@ -61,6 +61,7 @@ def test_the_same_partition(warehouse: Warehouse, days: AssetsDefinition) -> Non
     assert load(warehouse, days, None, "2024-01-03", DAYS) == [3]
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US6.3", "S2-FR-036")
 def test_files_of_other_partitions_are_not_opened(warehouse: Warehouse, days: AssetsDefinition) -> None:
     for file in warehouse.table("days").inspect.files().to_pylist():

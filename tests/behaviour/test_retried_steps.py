@@ -29,6 +29,7 @@ def two_tables(warehouse: Warehouse, attempts: list[int], **settings: Any) -> As
     return both
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("settings", [{"write_mode": "append"}, {"upsert_keys": "id"}], ids=["append", "upsert"])
 def test_what_is_stored_already_is_not_stored_again(warehouse: Warehouse, settings: Any) -> None:
     attempts: list[int] = []

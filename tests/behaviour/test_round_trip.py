@@ -31,6 +31,7 @@ COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
 }
 
 
+@pytest.mark.lakes
 def test_every_type_arrives_as_it_left_with_nulls_and_without(warehouse: Warehouse) -> None:
     schema = pa.schema([(name, arrow_type) for name, (arrow_type, _) in COLUMNS.items()])
     sent = pa.table({name: [value, None] for name, (_, value) in COLUMNS.items()}, schema)

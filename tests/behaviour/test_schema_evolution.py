@@ -64,6 +64,7 @@ def test_nothing_evolves_when_frames_are_alike(warehouse: Warehouse) -> None:
     assert changes(run_all(warehouse, [ints(id=[1]), ints(id=[2])])) == []
 
 
+@pytest.mark.lakes
 def test_a_new_column_is_added_and_old_rows_hold_null(warehouse: Warehouse) -> None:
     result = run_all(warehouse, [ints(id=[1]), ints(id=[2], size=[7])])
 

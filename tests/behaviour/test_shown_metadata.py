@@ -120,6 +120,7 @@ def test_a_range_shows_no_count_that_would_be_wrong_for_its_partitions(warehouse
     assert {each.metadata["dagster/row_count"].value for each in materializations} == {6}
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-025")
 def test_the_snapshot_says_who_made_it(warehouse: Warehouse) -> None:
     settings: Any = {"snapshot_properties": {"ticket": 42}}

@@ -37,6 +37,7 @@ AFTER = {
 }
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("mode", AFTER)
 def test_an_asset_names_its_mode(warehouse: Warehouse, mode: str) -> None:
     keys = {"upsert_keys": "id"} if mode == "upsert" else {}

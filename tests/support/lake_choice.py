@@ -10,7 +10,6 @@ LAKE = pytest.StashKey[str]()
 """The lake of this run."""
 FIGURES = "figures"
 """Property of a test that the closing lines show."""
-ON_EVERY_LAKE = ("tests/behaviour/", "tests/integration/manager/test_manager_")
 SERVED = ("rest", "gateway")
 
 
@@ -38,7 +37,6 @@ LEFT_OUT = (
     ),
     LeftOut(f"{_MANAGER}faults.py::test_a_table_whose_metadata_cannot_be_written", SERVED, _WRITTEN_BY_SERVER),
     LeftOut(f"{_MANAGER}faults.py::test_a_full_disk_is_not_tried_again", SERVED, _WRITTEN_BY_SERVER),
-    LeftOut(f"{_MANAGER}expiry", SERVED, _FORGED),
     LeftOut(f"{_MANAGER}snapshots.py::test_the_order_is_that_of_commits_whatever_clocks_say", SERVED, _FORGED),
     LeftOut(f"{_MANAGER}snapshots.py::test_any_of_a_hundred_snapshots", SERVED, _FORGED),
     LeftOut(f"{_MANAGER}snapshots.py::test_a_rollback_in_time_finds_what_main_was_then", SERVED, _FORGED),
@@ -51,7 +49,7 @@ def runs_on(lake: str, item: pytest.Item) -> bool:
         return True
     left_out = any(item.nodeid.startswith(case.beginning) for case in LEFT_OUT if lake in case.lakes)
     fixtures = getattr(item, "fixturenames", ())
-    return item.nodeid.startswith(ON_EVERY_LAKE) and "place" in fixtures and not left_out
+    return item.get_closest_marker("lakes") is not None and "place" in fixtures and not left_out
 
 
 def tell_what_did_not_run(reporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -59,7 +57,7 @@ def tell_what_did_not_run(reporter: pytest.TerminalReporter, config: pytest.Conf
     lake = config.stash[LAKE]
     if lake != "sqlite":
         reporter.section(f"on the lake '{lake}'")
-        reporter.line("Only the promises that hold on every lake: the behaviour and the table manager suites.")
+        reporter.line("Only the tests marked `lakes`: those of what a catalog or a store can change.")
         for case in LEFT_OUT:
             if lake in case.lakes:
                 reporter.line(f"Not {case.beginning}: {case.reason}.")

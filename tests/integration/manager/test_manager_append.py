@@ -36,6 +36,7 @@ def three(orders: pa.Schema) -> pa.Table:
     return pa.table([[1, 2, 3], [day, day, None], [1.5, None, 3.5], ["EU", "US", None]], schema=orders)
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-022", "S0-D4", "S4-append", "S1-T045/50-53")
 def test_an_append_is_one_version_and_one_snapshot(
     lake: Lake, manager: IcebergTableManager, orders: pa.Schema, three: pa.Table
@@ -51,6 +52,7 @@ def test_an_append_is_one_version_and_one_snapshot(
     assert {to_path(path) for path in live_files(table)} == lake.data_files()
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-022")
 def test_a_new_column_and_its_rows_are_one_version_and_one_snapshot(
     lake: Lake, manager: IcebergTableManager, orders: pa.Schema, three: pa.Table
@@ -65,6 +67,7 @@ def test_a_new_column_and_its_rows_are_one_version_and_one_snapshot(
     assert table.snapshot_by_id(snapshot.snapshot_id).schema_id == table.schema().schema_id
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-022", "S1-T045/50-53")
 def test_summary_totals_are_what_the_manifests_hold(
     lake: Lake, manager: IcebergTableManager, orders: pa.Schema, three: pa.Table
@@ -132,6 +135,7 @@ def test_no_rows_make_a_snapshot_without_files(lake: Lake, manager: IcebergTable
     assert lake.data_files() == set()
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S0-W1")
 def test_snapshot_properties_are_in_the_summary_of_every_kind_of_write(
     lake: Lake, manager: IcebergTableManager, three: pa.Table
@@ -229,6 +233,7 @@ def test_a_table_may_be_given_as_name_identifier_or_handle(
         manager.append("bronze.nothing", three)
 
 
+@pytest.mark.lakes
 def test_foreign_properties_survive_every_kind_of_write(
     lake: Lake, manager: IcebergTableManager, three: pa.Table
 ) -> None:
@@ -246,6 +251,7 @@ def test_foreign_properties_survive_every_kind_of_write(
     assert lake.table("bronze.orders").properties == before
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_tables_of_either_format_version_are_written(lake: Lake, manager: IcebergTableManager, version: str) -> None:
     rows = pa.table({"id": [1, 2, 3], "region": ["EU", "US", None]})

@@ -11,6 +11,8 @@ from support.table_facts import live_files, to_path
 from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
+pytestmark = pytest.mark.lakes
+
 BY_REGION = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="region"))
 
 

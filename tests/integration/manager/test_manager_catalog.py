@@ -18,6 +18,8 @@ from floe_dagster_iceberg.models import (
 )
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
+pytestmark = pytest.mark.lakes
+
 
 @pytest.mark.requirement("S4-create_table", "S0-X1..6")
 def test_a_missing_namespace_is_an_error_with_its_cause(manager: IcebergTableManager) -> None:

@@ -80,6 +80,7 @@ def test_fifty_tiny_files_become_as_few_as_their_bytes_need(
     assert result.snapshot_id_after == table.current_snapshot().snapshot_id
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-030")
 def test_a_rewrite_is_one_replace_snapshot_with_the_same_totals(
     lake: Lake, manager: IcebergTableManager, few: str

@@ -15,6 +15,8 @@ from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknow
 from floe_dagster_iceberg.models import MaintenanceStatus
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
+pytestmark = pytest.mark.lakes
+
 TABLE = "bronze.few"
 
 

@@ -19,6 +19,8 @@ from support.table_facts import recounted_totals, summary_totals
 
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
+pytestmark = pytest.mark.lakes
+
 CREW = 8
 
 

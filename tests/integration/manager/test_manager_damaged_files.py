@@ -10,6 +10,8 @@ from support.lake import Lake
 from floe_dagster_iceberg.errors import ScanError
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
+pytestmark = pytest.mark.lakes
+
 ROWS = pa.table({"id": [1, 2], "name": ["a", "b"]})
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "garbage": lambda path: path.write_bytes(b"garbage" * 20),

@@ -14,6 +14,7 @@ from floe_dagster_iceberg.table.manager import IcebergTableManager
 NAN = float("nan")
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-022")
 def test_a_delete_is_one_version_and_one_snapshot(lake: Lake, manager: IcebergTableManager) -> None:
     manager.create_table("bronze.t", pa.schema([("id", pa.int64())]))
@@ -29,6 +30,7 @@ def test_a_delete_is_one_version_and_one_snapshot(lake: Lake, manager: IcebergTa
     assert summary_totals(table.current_snapshot()) == recounted_totals(table)
 
 
+@pytest.mark.lakes
 def test_whole_files_are_dropped_and_that_is_called_a_delete(lake: Lake, manager: IcebergTableManager) -> None:
     manager.create_table("bronze.t", pa.schema([("id", pa.int64())]))
     manager.append("bronze.t", pa.table({"id": [1, 2]}))

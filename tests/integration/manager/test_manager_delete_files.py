@@ -31,6 +31,7 @@ def ids(manager: IcebergTableManager, table: str) -> list[int]:
     return sorted(manager.scan(table).column("id").to_pylist())
 
 
+@pytest.mark.lakes
 def test_deleted_rows_are_not_read(lake: Lake, manager: IcebergTableManager, merged: str) -> None:
     assert ids(manager, merged) == [0, 3, 4, 5]
     assert sorted(manager.scan_batches(merged).read_all().column("id").to_pylist()) == [0, 3, 4, 5]
@@ -76,6 +77,7 @@ def test_a_partition_with_deleted_rows_is_replaced(manager: IcebergTableManager,
     assert ids(manager, merged) == [0, 1, 4, 5]
 
 
+@pytest.mark.lakes
 def test_rows_that_were_deleted_meanwhile_are_a_conflict_for_an_overwrite(
     lake: Lake, manager: IcebergTableManager, merged: str
 ) -> None:

@@ -17,6 +17,8 @@ from floe_dagster_iceberg.errors import WriteError
 from floe_dagster_iceberg.models import CommitStrategy, CompactionStrategy
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
+pytestmark = pytest.mark.lakes
+
 BY_REGION = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="region"))
 REGIONS = ["AF", "AS", "EU", "NA", "OC", "SA"]
 WORLD = pa.table({"id": range(6), "region": REGIONS})

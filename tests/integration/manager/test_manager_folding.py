@@ -51,6 +51,7 @@ def test_many_small_commits_leave_few_manifests(lake: Lake, manager: IcebergTabl
     assert summary_totals(table.current_snapshot()) == recounted_totals(table)
 
 
+@pytest.mark.lakes
 def test_every_file_keeps_its_snapshot_and_sequence_number(lake: Lake, manager: IcebergTableManager) -> None:
     write_days(manager, 25)
     table = lake.table("bronze.t")
@@ -69,6 +70,7 @@ def test_every_file_keeps_its_snapshot_and_sequence_number(lake: Lake, manager: 
     assert statuses[25] == ManifestEntryStatus.ADDED
 
 
+@pytest.mark.lakes
 def test_every_earlier_snapshot_still_reads_what_it_read(lake: Lake, manager: IcebergTableManager) -> None:
     write_days(manager, 22)
 

@@ -113,6 +113,7 @@ def test_a_compacted_partition_has_one_file_that_is_not_full(lake: Lake, manager
     assert manager.compact_table(T, strategy).status is MaintenanceStatus.SKIPPED
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("kth", [1, 3, 9])
 def test_a_file_that_fails_in_a_thread_fails_the_write_and_leaves_nothing(
     lake: Lake, manager: IcebergTableManager, kth: int
@@ -124,6 +125,7 @@ def test_a_file_that_fails_in_a_thread_fails_the_write_and_leaves_nothing(
     assert not encoding_threads()
 
 
+@pytest.mark.lakes
 def test_a_stream_that_breaks_leaves_nothing(lake: Lake, manager: IcebergTableManager) -> None:
     def breaking() -> Iterator[pa.RecordBatch]:
         yield from batches(BATCHES // 2)

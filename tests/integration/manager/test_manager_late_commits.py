@@ -17,6 +17,8 @@ from floe_dagster_iceberg.table.commit import CommitBudget
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 from floe_dagster_iceberg.table.manifest_rewrite import rewrite_manifests
 
+pytestmark = pytest.mark.lakes
+
 TABLE = "bronze.orders"
 BUDGET = CommitBudget(retries=2, base_delay_seconds=0.1)
 

@@ -144,6 +144,7 @@ def test_nested_values_come_back_equal_and_null_is_not_empty(lake: Lake, manager
     assert lake.table("bronze.nested").scan().to_arrow().num_rows == 6
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("name", ["sp ace", "do.t", "quo'te", 'quo"te', "über", "1st", "select", "a=b", "😀"])
 def test_columns_of_any_name_can_be_written_partitioned_and_read(manager: IcebergTableManager, name: str) -> None:
     rows = pa.table({"id": [1, 2], name: ["x", "y"]})
@@ -167,6 +168,7 @@ PLACES = {
 }
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("properties", PLACES.values(), ids=PLACES)
 def test_tables_may_say_where_and_how_their_files_are_written(
     lake: Lake, manager: IcebergTableManager, properties: dict[str, str]

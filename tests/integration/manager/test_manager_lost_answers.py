@@ -16,6 +16,8 @@ from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknow
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
+pytestmark = pytest.mark.lakes
+
 TABLE = "bronze.orders"
 ROWS = pa.table({"id": [1, 2], "v": [0, 0]})
 

@@ -46,6 +46,7 @@ def assert_reads_like_pyiceberg(table: Table) -> None:
             assert all_entries(ours, read) == all_entries(theirs, fetched)
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_entries_are_those_that_pyiceberg_reads(lake: Lake, manager: IcebergTableManager, version: str) -> None:
     rows = pa.table({"id": [1, 2, 3], "region": ["eu", "us", None]})

@@ -20,6 +20,8 @@ from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.models import WriteConfig
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
+pytestmark = pytest.mark.lakes
+
 # Values that must not turn up anywhere. They are made here, so that no line of source code holds them.
 CANARY = f"canary-{uuid.uuid4().hex}"
 NUMBER = uuid.uuid4().int % 10**15 + 10**15

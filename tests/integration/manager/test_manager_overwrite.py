@@ -30,6 +30,7 @@ def sales(manager: IcebergTableManager) -> str:
     return "bronze.sales"
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US5.2", "S2-FR-022")
 def test_a_partition_is_replaced_in_one_snapshot_and_the_others_keep_their_files(
     lake: Lake, manager: IcebergTableManager, sales: str
@@ -60,6 +61,7 @@ def test_files_whose_rows_all_match_are_dropped_unread(lake: Lake, manager: Iceb
     assert lake.rows(sales) == [(3, "US"), (4, None), (9, "EU")]
 
 
+@pytest.mark.lakes
 def test_files_that_straddle_the_filter_are_rewritten_and_others_are_not(
     lake: Lake, manager: IcebergTableManager
 ) -> None:
@@ -142,6 +144,7 @@ def test_running_it_again_changes_nothing(lake: Lake, manager: IcebergTableManag
     assert lake.rows(sales) == [(10, "EU"), (3, "US"), (4, None), (9, "EU")]
 
 
+@pytest.mark.lakes
 def test_a_new_column_comes_with_the_rows_in_the_same_version(
     lake: Lake, manager: IcebergTableManager, sales: str
 ) -> None:

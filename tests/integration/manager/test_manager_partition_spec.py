@@ -42,6 +42,7 @@ def spec_of(lake: Lake) -> list[tuple[str, str]]:
     return [(field.name, str(field.transform)) for field in lake.table(T).spec().fields]
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-033", "S2-FR-035")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
@@ -88,6 +89,7 @@ def test_old_files_stay_readable_beside_files_of_the_new_spec(
     assert len(list(found.plan_files())) == 1
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-035")
 @pytest.mark.usefixtures("table")
 def test_a_field_is_replaced_by_a_finer_one_in_one_commit(manager: IcebergTableManager, lake: Lake) -> None:
@@ -103,6 +105,7 @@ def test_a_field_is_replaced_by_a_finer_one_in_one_commit(manager: IcebergTableM
     assert sorted(row[0] for row in lake.rows(T)) == [1, 2]
 
 
+@pytest.mark.lakes
 @pytest.mark.usefixtures("table")
 def test_a_table_can_become_unpartitioned_and_take_a_field_again(manager: IcebergTableManager, lake: Lake) -> None:
     manager.evolve_partition_spec(T, add=["region"])
@@ -170,6 +173,7 @@ def test_a_spec_that_makes_no_sense_is_refused(manager: IcebergTableManager, lak
     assert spec_of(lake) == [("id_bucket_4", "bucket[4]")]
 
 
+@pytest.mark.lakes
 @pytest.mark.usefixtures("table")
 def test_a_field_added_meanwhile_stays(manager: IcebergTableManager, lake: Lake) -> None:
     second = racing_manager(lake.place, lambda: manager.evolve_partition_spec(T, add=["day(ts)"]))
@@ -180,6 +184,7 @@ def test_a_field_added_meanwhile_stays(manager: IcebergTableManager, lake: Lake)
     assert [field.field_id for field in lake.table(T).spec().fields] == [1000, 1001]
 
 
+@pytest.mark.lakes
 @pytest.mark.usefixtures("table")
 def test_the_same_field_added_meanwhile_is_there_already(manager: IcebergTableManager, lake: Lake) -> None:
     second = racing_manager(lake.place, lambda: manager.evolve_partition_spec(T, add=["day(ts)"]))

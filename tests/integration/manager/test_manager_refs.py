@@ -25,6 +25,7 @@ def three(manager: IcebergTableManager, table: Table) -> list[int]:
     return [manager.append(table, numbers(value)).snapshot_id for value in (1, 2, 3)]
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-003", "S0-S1")
 def test_tags_and_branches_are_kept_with_their_retention(
     manager: IcebergTableManager, lake: Lake, three: list[int]
@@ -52,6 +53,7 @@ def test_tags_and_branches_are_kept_with_their_retention(
     assert manager.scan(T, ref="v1")["n"].to_pylist() == [1]
 
 
+@pytest.mark.lakes
 def test_writes_to_a_branch_keep_its_retention(manager: IcebergTableManager, lake: Lake, three: list[int]) -> None:
     manager.create_branch(T, "audit", three[0], min_snapshots_to_keep=2)
     manager.append(T, numbers(9), branch="audit")
@@ -90,6 +92,7 @@ def test_a_retention_that_keeps_nothing_is_refused(manager: IcebergTableManager)
         manager.create_branch(T, "audit", min_snapshots_to_keep=0)
 
 
+@pytest.mark.lakes
 @pytest.mark.usefixtures("three")
 def test_removed_names_are_gone_and_their_snapshots_stay(manager: IcebergTableManager, lake: Lake) -> None:
     manager.create_tag(T, "v1")
@@ -106,6 +109,7 @@ def test_removed_names_are_gone_and_their_snapshots_stay(manager: IcebergTableMa
         manager.remove_ref(T, "main")
 
 
+@pytest.mark.lakes
 @pytest.mark.usefixtures("three")
 def test_main_is_forwarded_to_a_branch(manager: IcebergTableManager, lake: Lake) -> None:
     written = manager.append(T, numbers(4), branch="staging")
@@ -136,6 +140,7 @@ def test_a_branch_with_commits_of_its_own_is_not_forwarded(
     assert lake.rows(T) == [(1,), (2,), (3,), (5,)]
 
 
+@pytest.mark.lakes
 @pytest.mark.usefixtures("three")
 def test_a_table_that_only_has_a_branch_gets_its_main(manager: IcebergTableManager, lake: Lake) -> None:
     manager.create_branch(T, "staging")
@@ -150,6 +155,7 @@ def test_a_table_that_only_has_a_branch_gets_its_main(manager: IcebergTableManag
     assert lake.rows(T) == [(1,), (2,), (3,)]
 
 
+@pytest.mark.lakes
 @pytest.mark.usefixtures("three")
 def test_an_append_that_comes_between_stops_the_forwarding(manager: IcebergTableManager, lake: Lake) -> None:
     manager.append(T, numbers(4), branch="staging")
@@ -161,6 +167,7 @@ def test_an_append_that_comes_between_stops_the_forwarding(manager: IcebergTable
     assert lake.rows(T) == [(1,), (2,), (3,), (5,)]
 
 
+@pytest.mark.lakes
 @pytest.mark.usefixtures("three")
 def test_a_name_that_is_taken_meanwhile_is_refused(manager: IcebergTableManager, lake: Lake) -> None:
     first = manager.append(T, numbers(4))
@@ -172,6 +179,7 @@ def test_a_name_that_is_taken_meanwhile_is_refused(manager: IcebergTableManager,
     assert lake.table(T).refs()["v1"].snapshot_id == first.snapshot_id
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("operation", ["create_tag", "rollback_to_snapshot"])
 def test_a_snapshot_that_expires_meanwhile_is_not_found(
     manager: IcebergTableManager, lake: Lake, three: list[int], operation: str

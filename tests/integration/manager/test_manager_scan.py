@@ -39,6 +39,7 @@ def test_columns_filter_and_limit_say_what_is_read(manager: IcebergTableManager,
     assert [manager.scan(visits, limit=limit).num_rows for limit in (0, 1, 2, 99)] == [0, 1, 2, 3]
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US6.3", "S2-FR-036")
 def test_a_filter_opens_only_the_files_of_its_partitions(lake: Lake, manager: IcebergTableManager, visits: str) -> None:
     for path, file in live_files(lake.table(visits)).items():
@@ -72,6 +73,7 @@ def test_a_partition_of_null_does_not_get_in_the_way_of_an_or(manager: IcebergTa
     assert manager.scan_batches("bronze.regions", row_filter="region < 'F' or n > 1").read_all().num_rows == 2
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US4.2", "S2-FR-023", "S4-scan")
 def test_each_snapshot_shows_its_own_rows(manager: IcebergTableManager, visits: str) -> None:
     snapshots = [manager.append(visits, days(4)), manager.delete(visits, "id < 3"), manager.overwrite(visits, days(9))]
@@ -94,6 +96,7 @@ def test_a_time_shows_what_was_there_then(manager: IcebergTableManager, visits: 
     assert manager.scan_batches(visits, as_of=before).read_all().num_rows == 3
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-023")
 def test_a_tag_a_branch_and_main_are_read_by_name(manager: IcebergTableManager, visits: str) -> None:
     manager.create_tag(visits, "v1")
@@ -155,6 +158,7 @@ def test_what_cannot_be_read_is_an_error_that_names_the_table(
     assert visits in str(raised.value)
 
 
+@pytest.mark.lakes
 def test_a_missing_table_and_a_negative_limit_are_errors(manager: IcebergTableManager, visits: str) -> None:
     with pytest.raises(NoSuchTableError):
         manager.scan("bronze.nothing")
@@ -162,6 +166,7 @@ def test_a_missing_table_and_a_negative_limit_are_errors(manager: IcebergTableMa
         manager.scan(visits, limit=-1)
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-027")
 def test_a_scan_that_was_planned_before_a_commit_returns_the_old_rows(
     lake: Lake, manager: IcebergTableManager, visits: str
@@ -176,6 +181,7 @@ def test_a_scan_that_was_planned_before_a_commit_returns_the_old_rows(
     assert manager.scan(visits).num_rows == 1
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S4-scan")
 def test_a_stream_opens_one_file_after_the_other(lake: Lake, manager: IcebergTableManager, visits: str) -> None:
     reader = manager.scan_batches(visits)

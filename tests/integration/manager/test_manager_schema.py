@@ -70,6 +70,7 @@ def test_an_int_that_became_long_keeps_its_rows_and_takes_wide_ones(
     assert lake.table(T).schema().find_type("id") == LongType()
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-018", "S0-W3")
 @pytest.mark.usefixtures("numbers")
 @pytest.mark.parametrize(
@@ -88,6 +89,7 @@ def test_types_widen(manager: IcebergTableManager, lake: Lake, widen: SchemaChan
     assert lake.table(T).scan().to_arrow().num_rows == 2
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US3.3", "S2-FR-019")
 @pytest.mark.usefixtures("numbers")
 def test_a_rename_writes_no_data_file(manager: IcebergTableManager, lake: Lake) -> None:
@@ -100,6 +102,7 @@ def test_a_rename_writes_no_data_file(manager: IcebergTableManager, lake: Lake) 
     assert lake.table(T).scan(selected_fields=("remark",)).to_arrow()["remark"].to_pylist() == ["a", None]
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S0-W3", "S2-FR-021", "S1-T032/33/39-44")
 @pytest.mark.usefixtures("numbers")
 def test_all_kinds_of_change_go_into_one_schema_in_one_commit(manager: IcebergTableManager, lake: Lake) -> None:
@@ -129,6 +132,7 @@ def test_all_kinds_of_change_go_into_one_schema_in_one_commit(manager: IcebergTa
     assert table.scan().to_arrow()["remark"].to_pylist() == ["a", None]
 
 
+@pytest.mark.lakes
 @pytest.mark.usefixtures("numbers")
 def test_a_deleted_name_can_be_taken_again_and_old_values_do_not_come_back(
     manager: IcebergTableManager, lake: Lake
@@ -140,6 +144,7 @@ def test_a_deleted_name_can_be_taken_again_and_old_values_do_not_come_back(
     assert lake.table(T).scan().to_arrow()["note"].to_pylist() == [None, None]
 
 
+@pytest.mark.lakes
 @pytest.mark.usefixtures("numbers")
 def test_changing_back_uses_the_schema_that_was_there(manager: IcebergTableManager, lake: Lake) -> None:
     manager.evolve_schema(T, [change("rename_column", "note", new_name="remark")])
@@ -149,6 +154,7 @@ def test_changing_back_uses_the_schema_that_was_there(manager: IcebergTableManag
     assert len(lake.table(T).schemas()) == 2
 
 
+@pytest.mark.lakes
 @pytest.mark.usefixtures("numbers")
 def test_a_change_that_is_there_already_commits_nothing(manager: IcebergTableManager, lake: Lake) -> None:
     versions = lake.metadata_versions(T)
@@ -158,6 +164,7 @@ def test_a_change_that_is_there_already_commits_nothing(manager: IcebergTableMan
     assert lake.metadata_versions(T) == versions
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S0-W3")
 def test_a_required_column_becomes_optional(manager: IcebergTableManager, lake: Lake) -> None:
     manager.create_table(T, pa.schema([pa.field("id", pa.int64(), nullable=False)]))
@@ -237,6 +244,7 @@ def test_a_column_may_change_the_case_of_its_own_name(manager: IcebergTableManag
     assert evolved.schema().column_names == ["id", "ratio", "price", "NOTE"]
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S1-T032/33/39-44")
 @pytest.mark.usefixtures("numbers")
 def test_one_bad_change_and_none_is_made(manager: IcebergTableManager, lake: Lake) -> None:

@@ -92,6 +92,7 @@ def test_columns_that_partitions_come_from_stay(manager: IcebergTableManager, la
     assert [field.name for field in lake.table(T).spec().fields] == ["day_month"]
 
 
+@pytest.mark.lakes
 def test_a_column_that_the_table_is_sorted_by_stays(manager: IcebergTableManager, lake: Lake) -> None:
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "at", LongType()))
     lake.catalog.create_table(T, schema, sort_order=SortOrder(SortField(2, IdentityTransform())))
@@ -113,6 +114,7 @@ def test_a_widened_partition_source_keeps_its_rows_findable(manager: IcebergTabl
     assert manager.scan(T, row_filter="id = 1").num_rows == 1
 
 
+@pytest.mark.lakes
 def test_a_name_mapping_keeps_in_step(manager: IcebergTableManager, lake: Lake) -> None:
     table = manager.create_table(T, NOTES)
     mapping = create_mapping_from_schema(table.schema()).model_dump_json()
@@ -126,6 +128,7 @@ def test_a_name_mapping_keeps_in_step(manager: IcebergTableManager, lake: Lake) 
     assert {field.field_id: field.names for field in lake.table(T).name_mapping()} == {1: ["note", "remark"], 2: ["x"]}
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-E5")
 def test_a_stale_handle_evolves_the_schema_that_is_there_now(manager: IcebergTableManager, lake: Lake) -> None:
     manager.create_table(T, NOTES)
@@ -139,6 +142,7 @@ def test_a_stale_handle_evolves_the_schema_that_is_there_now(manager: IcebergTab
     assert lake.table(T).schema().find_field("b").field_id == 3
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-E5")
 def test_a_change_lands_after_another_writers_change(manager: IcebergTableManager, lake: Lake) -> None:
     manager.create_table(T, NOTES)
@@ -151,6 +155,7 @@ def test_a_change_lands_after_another_writers_change(manager: IcebergTableManage
     assert lake.metadata_versions(T) == 3
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-E5")
 def test_a_schema_that_changes_before_the_commit_is_checked_again(manager: IcebergTableManager, lake: Lake) -> None:
     manager.create_table(T, NOTES)
@@ -163,6 +168,7 @@ def test_a_schema_that_changes_before_the_commit_is_checked_again(manager: Icebe
     assert len(lake.table(T).schemas()) == 2
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-E5", "S2-E3")
 @pytest.mark.parametrize("rows_before", [(), ("a",)])
 def test_nulls_written_before_the_commit_are_seen(
@@ -179,6 +185,7 @@ def test_nulls_written_before_the_commit_are_seen(
     assert lake.table(T).schema().find_field("note").optional
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-E5")
 def test_eight_clients_add_a_column_each_at_once(manager: IcebergTableManager, lake: Lake) -> None:
     manager.create_table(T, NOTES)

@@ -30,6 +30,7 @@ def nested(manager: IcebergTableManager) -> Table:
     return manager.create_table(T, NESTED)
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-017")
 def test_fields_of_structs_in_lists_and_maps_evolve(manager: IcebergTableManager, lake: Lake, nested: Table) -> None:
     address = StructOf(fields=[SchemaField(field_id=1, name="city", field_type=FieldType.STRING, required=True)])

@@ -11,6 +11,8 @@ from floe_dagster_iceberg.models import OperationType, TableIdentifier
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 from tests.conftest import Lake
 
+pytestmark = pytest.mark.lakes
+
 
 @pytest.fixture
 def table(manager: IcebergTableManager) -> Table:

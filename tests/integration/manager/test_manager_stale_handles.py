@@ -11,6 +11,8 @@ from support.table_facts import reachable_files
 from floe_dagster_iceberg.errors import CommitConflictError, NoSuchTableError, ScanError
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
+pytestmark = pytest.mark.lakes
+
 BY_REGION = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="region"))
 
 

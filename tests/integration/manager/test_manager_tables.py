@@ -61,6 +61,7 @@ def plugin(tmp_path: Path) -> Iterator[CountingPlugin]:
     plugin.shutdown()
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US1.1", "S2-FR-008")
 def test_a_whole_life_of_a_table_needs_only_the_manager(manager: IcebergTableManager) -> None:
     manager.create_namespace("silver")
@@ -111,6 +112,7 @@ def test_the_manager_is_a_plain_class_over_a_catalog(lake: Lake) -> None:
     assert list(inspect.signature(IcebergTableManager).parameters)[:3] == ["catalog_plugin", "storage_plugin", "config"]
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US2.1", "S2-FR-001", "S1-T027-30", "S4-create_table")
 def test_a_table_of_a_config_is_in_the_catalog_and_can_be_written(lake: Lake, manager: IcebergTableManager) -> None:
     manager.create_table(events())
@@ -142,6 +144,7 @@ def test_the_partition_spec_of_a_config_is_that_of_the_table(
     assert (field.name, str(field.transform), field.source_id) == ("part", transform, spec.fields[0].source_field_id)
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US2.3", "S2-FR-016", "S2-C2", "S0-D3")
 def test_a_name_that_is_taken_is_an_error_and_the_table_stays_as_it_is(
     lake: Lake, manager: IcebergTableManager
@@ -157,6 +160,7 @@ def test_a_name_that_is_taken_is_an_error_and_the_table_stays_as_it_is(
     assert lake.files() == files
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US2.3", "S2-FR-016", "S4-create_table_if_not_exists")
 def test_an_existing_table_is_returned_untouched_and_no_file_is_left_beside_it(
     lake: Lake, manager: IcebergTableManager
@@ -171,6 +175,7 @@ def test_an_existing_table_is_returned_untouched_and_no_file_is_left_beside_it(
     assert lake.files() == files
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-016", "S4-create_table_if_not_exists")
 def test_threads_that_create_the_same_table_all_get_it(lake: Lake, manager: IcebergTableManager) -> None:
     with ThreadPoolExecutor(8) as threads:
@@ -179,6 +184,7 @@ def test_threads_that_create_the_same_table_all_get_it(lake: Lake, manager: Iceb
     assert {table.metadata.table_uuid for table in tables} == {lake.table("bronze.events").metadata.table_uuid}
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-US2.4", "S2-FR-014", "S0-T2")
 def test_properties_are_the_production_defaults_with_the_tables_own_on_top(
     lake: Lake, manager: IcebergTableManager
@@ -253,6 +259,7 @@ def test_field_ids_are_given_in_order_and_partition_fields_follow_them(
     assert table.spec().fields[0].source_id == 2
 
 
+@pytest.mark.lakes
 def test_a_pyiceberg_spec_may_partition_a_column_twice_and_a_nested_field(
     lake: Lake, manager: IcebergTableManager
 ) -> None:

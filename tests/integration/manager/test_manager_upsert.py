@@ -28,6 +28,7 @@ def people(manager: IcebergTableManager) -> str:
     return "bronze.people"
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-FR-005", "S2-C6")
 def test_two_rows_are_updated_one_is_inserted_and_the_rest_is_kept(
     lake: Lake, manager: IcebergTableManager, people: str
@@ -249,6 +250,7 @@ def test_a_stream_can_be_upserted(lake: Lake, manager: IcebergTableManager, peop
     assert len(lake.rows(people)) == 5
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-C6")
 def test_two_upserts_of_one_new_key_at_the_same_time_make_one_row(lake: Lake, people: str) -> None:
     def upsert(age: int) -> None:
@@ -261,6 +263,7 @@ def test_two_upserts_of_one_new_key_at_the_same_time_make_one_row(lake: Lake, pe
     assert [row[0] for row in lake.rows(people)] == [1, 2, 3, 4, 9]
 
 
+@pytest.mark.lakes
 @pytest.mark.requirement("S2-C6")
 def test_an_upsert_that_comes_second_updates_what_the_first_inserted(
     lake: Lake, manager: IcebergTableManager, people: str
