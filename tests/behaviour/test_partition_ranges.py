@@ -41,15 +41,15 @@ def daily_events(warehouse: Warehouse, run: int = 0) -> AssetsDefinition:
     return events
 
 
-def test_a_year_in_a_single_run_is_one_commit(warehouse: Warehouse, instance: DagsterInstance) -> None:
-    warehouse.run(daily_events(warehouse), "2023-07-01", instance=instance)
+def test_a_month_in_a_single_run_is_one_commit(warehouse: Warehouse, instance: DagsterInstance) -> None:
+    warehouse.run(daily_events(warehouse), "2023-01-15", instance=instance)
 
-    result = warehouse.run(daily_events(warehouse, run=1), key_range=("2023-01-01", "2023-12-31"), instance=instance)
+    result = warehouse.run(daily_events(warehouse, run=1), key_range=("2023-01-01", "2023-01-31"), instance=instance)
 
     metadata = warehouse.table("events").metadata
     assert len(metadata.snapshot_log) == len(metadata.snapshots) == 2
-    assert warehouse.rows("events") == sorted(((FIRST + timedelta(at), 1) for at in range(365)), key=repr)
-    assert len(result.asset_materializations_for_node("events")) == 365
+    assert warehouse.rows("events") == sorted(((FIRST + timedelta(at), 1) for at in range(31)), key=repr)
+    assert len(result.asset_materializations_for_node("events")) == 31
 
 
 def test_days_outside_the_range_are_untouched(warehouse: Warehouse) -> None:

@@ -49,32 +49,13 @@ def load(folder: Path, *modules: str) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("D9", "S2-E1")
-@pytest.mark.parametrize(
-    "module",
-    [
-        "floe_dagster_iceberg",
-        "floe_dagster_iceberg.resources",
-        "floe_dagster_iceberg.artifacts",
-        "floe_dagster_iceberg.plugins.registry",
-        "definitions",
-    ],
-)
-def test_importing_opens_no_connection_and_writes_no_file(module: str, tmp_path: Path) -> None:
-    assert load(tmp_path, module)["happened"] == []
+def test_importing_opens_no_connection_writes_no_file_and_loads_no_engine(tmp_path: Path) -> None:
+    modules = [
+        f"floe_dagster_iceberg{name}" for name in ("", ".resources", ".artifacts", ".plugins.registry", ".factory")
+    ]
+
+    assert load(tmp_path, *modules) == {"loaded": [], "happened": []}
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.requirement("D9")
-@pytest.mark.parametrize(
-    "module", ["floe_dagster_iceberg", "floe_dagster_iceberg.resources", "floe_dagster_iceberg.factory"]
-)
-def test_importing_brings_no_engine_along(module: str, tmp_path: Path) -> None:
-    assert load(tmp_path, module)["loaded"] == []
-
-
-@pytest.mark.requirement("D9")
-def test_loading_the_code_location_starts_no_spark(tmp_path: Path) -> None:
-    assert "pyspark" not in load(tmp_path, "definitions")["loaded"]
 
 
 @pytest.mark.requirement("D9", "S2-E1")

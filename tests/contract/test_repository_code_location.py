@@ -48,22 +48,26 @@ def test_loading_connects_to_nothing_starts_nothing_and_writes_nothing(tmp_path:
 
 @pytest.mark.requirement("D1")
 def test_dagster_finds_the_workspace_valid_without_java(tmp_path: Path) -> None:
-    run = validate(tmp_path)
+    command = [Path(sys.executable).with_name("dagster"), "definitions", "validate", "-w", "workspace.yaml"]
+    # Nothing is on the path, and so no Java.
+    environment = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "PATH"}}
+    environment |= {"DAGSTER_HOME": str(tmp_path), "DAGSTER_DISABLE_TELEMETRY": "yes"}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
     assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.requirement("S0-F4")
-def test_artifacts_without_a_catalog_leave_a_valid_workspace(tmp_path: Path) -> None:
-    run = validate(tmp_path, FLOE_ARTIFACTS=str(ROOT / "tests/data/artifacts/floe_without_catalog.json"))
+def test_the_code_location_loads_with_artifacts_that_name_no_catalog(tmp_path: Path) -> None:
+    environment = {"FLOE_ARTIFACTS": str(ROOT / "tests/data/artifacts/floe_without_catalog.json")}
+    run = subprocess.run(
+        [sys.executable, "-c", "import definitions; assert definitions.defs.get_repository_def()"],
+        cwd=ROOT,
+        env={**os.environ, **environment, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
     assert run.returncode == 0, run.stdout + run.stderr
     assert "name no catalog" in run.stdout + run.stderr
-
-
-def validate(home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What Dagster says of the workspace; nothing on the path, and so no Java."""
-    command = [Path(sys.executable).with_name("dagster"), "definitions", "validate", "-w", "workspace.yaml"]
-    without_java = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "PATH"}}
-    ours = {"DAGSTER_HOME": str(home), "DAGSTER_DISABLE_TELEMETRY": "yes", **environment}
-    return subprocess.run(command, cwd=ROOT, env={**without_java, **ours}, capture_output=True, text=True, check=False)

@@ -96,7 +96,7 @@ def test_a_partition_filter_leaves_other_partitions_alone(upkeep: Upkeep) -> Non
 
 
 @pytest.mark.requirement("S2-US4.4", "S2-FR-024", "S2-E8", "S2-FR-003")
-@pytest.mark.parametrize("snapshots", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("snapshots", [60, pytest.param(300, marks=pytest.mark.slow)])
 def test_snapshots_and_their_files_go_and_every_tag_and_branch_stays(upkeep: Upkeep, snapshots: int) -> None:
     manager = upkeep.manager
     history = replace_often(manager, snapshots)

@@ -131,9 +131,9 @@ def was_left_for_the_next_run(result: MaintenanceResult) -> bool:
 @pytest.mark.parametrize(
     ("engine", "seconds"),
     [
-        (MaintenanceEngine.PYICEBERG, 15),
-        pytest.param(MaintenanceEngine.PYICEBERG, 120, marks=pytest.mark.slow),
-        pytest.param(MaintenanceEngine.SPARK, 30, marks=pytest.mark.slow),
+        (MaintenanceEngine.PYICEBERG, 8),
+        pytest.param(MaintenanceEngine.PYICEBERG, 30, marks=pytest.mark.slow),
+        pytest.param(MaintenanceEngine.SPARK, 20, marks=pytest.mark.slow),
     ],
 )
 def test_maintenance_in_a_loop_against_five_writers_loses_no_row_and_fails_nobody(

@@ -44,7 +44,7 @@ def test_a_stream_into_partitions_takes_less_memory_than_it_is_long(tmp_path: Pa
 
 
 def test_crumbs_for_many_partitions_are_gathered(tmp_path: Path) -> None:
-    report = measure(tmp_path, "--mib", "100", "--partitions", "300", "--batch-rows", "500")
+    report = measure(tmp_path, "--mib", "40", "--partitions", "300", "--batch-rows", "500")
 
     assert report["rows"] == report["found"]
     assert report["files"] == 300

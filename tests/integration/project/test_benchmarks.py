@@ -12,8 +12,8 @@ from benchmarks.measure import Effort, median, spread, take_turns
 from benchmarks.results import Curve, Point, Target
 from benchmarks.workers import tables
 
-# The others start Spark, or many processes.
-LIGHT = ("write_partition", "read_partition", "writers")
+# The others start Spark or many processes, or repeat what this one shows of the runner.
+LIGHT = ("write_partition",)
 HEAVY = tuple(name for name in NAMES if name not in LIGHT)
 
 

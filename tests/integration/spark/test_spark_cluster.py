@@ -7,6 +7,7 @@ from support.spark_cluster import spark_cluster
 from support.spark_pipeline import EXPECTED, run_in_a_process
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D7")
 def test_on_a_cluster_of_two_workers(tmp_path: Path) -> None:
     conf = {

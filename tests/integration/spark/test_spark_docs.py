@@ -11,6 +11,7 @@ import pytest
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "scaling.md"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D7")
 def test_the_code_of_the_page_on_scaling_runs_from_top_to_bottom(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
