@@ -17,7 +17,6 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
-    DOWNCAST_NS_TIMESTAMP_TO_US_ON_WRITE,
     ONE_MEGABYTE,
     PYARROW_FIELD_DOC_KEY,
     PYARROW_PARQUET_FIELD_ID_KEY,
@@ -29,7 +28,7 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema, prune_columns
-from pyiceberg.table import FileScanTask
+from pyiceberg.table import DOWNCAST_NS_TIMESTAMP_TO_US_ON_WRITE, FileScanTask
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import BinaryType, IcebergType, ListType, MapType, NestedField, PrimitiveType, StringType
 from pyiceberg.utils.concurrent import ExecutorFactory
