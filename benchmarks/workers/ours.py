@@ -45,7 +45,7 @@ def _acquainted(lake: Mapping[str, str], table: str) -> Pipeline:
 
 def _stranger(lake: Mapping[str, str]) -> Pipeline:
     """A pipeline that has seen no table yet and is not connected, as in a new process."""
-    manifest_reading.decoding_of.cache_clear()
+    manifest_reading.reader_of.cache_clear()
     manifest_writing.shape_of.cache_clear()
     return _pipeline(lake, catalog_properties={"benchmark.stranger": str(next(_STRANGERS))})
 

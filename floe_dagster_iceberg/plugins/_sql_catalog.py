@@ -4,7 +4,6 @@ Imported only when a SQL catalog is opened. `tests/contract/test_sql_catalog.py`
 changes what is replaced here.
 """
 
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError, ValidationError
 from pyiceberg.io import load_file_io
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
@@ -25,8 +25,7 @@ from pyiceberg.table.update import (
     _update_table_metadata_log,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
-
-from floe_dagster_iceberg.plugins._metadata_file import read_metadata
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 _CREATE_ATTEMPTS = 10
 _CREATE_WAIT_SECONDS = 0.05
@@ -34,7 +33,7 @@ _CREATE_WAIT_SECONDS = 0.05
 _REMEMBERED_VERSIONS = 8
 
 
-class _MetadataMemory:
+class _MetadataCache:
     """Metadata files that were read or written last; a file never changes once it has its name.
 
     What goes in and comes out has its own properties and refs: those are plain dicts, which whoever
@@ -63,6 +62,10 @@ def _own_copy(metadata: TableMetadata) -> TableMetadata:
     return metadata.model_copy(update={"properties": dict(metadata.properties), "refs": dict(metadata.refs)})
 
 
+def _made_by_another(error: BaseException) -> bool:
+    return isinstance(error, IntegrityError) or (isinstance(error, DBAPIError) and "already exists" in str(error.orig))
+
+
 class FloeSqlCatalog(SqlCatalog):
     """The same catalog, for many processes and old tables.
 
@@ -72,21 +75,19 @@ class FloeSqlCatalog(SqlCatalog):
     """
 
     def __init__(self, name: str, **properties: str) -> None:
-        self._metadata_memory = _MetadataMemory()
+        self._metadata_memory = _MetadataCache()
         super().__init__(name, **properties)
 
+    # Between the look and the creation another process was quicker; the next look sees its table.
+    @retry(
+        retry=retry_if_exception(_made_by_another),
+        stop=stop_after_attempt(_CREATE_ATTEMPTS),
+        wait=wait_fixed(_CREATE_WAIT_SECONDS),
+        reraise=True,
+    )
     def create_tables(self) -> None:
         """Create the catalog's own tables, also while other processes do the same."""
-        for attempt in range(1, _CREATE_ATTEMPTS + 1):
-            try:
-                super().create_tables()
-            except DBAPIError as error:
-                # Between the look and the creation another process was quicker; the next look sees its table.
-                if attempt == _CREATE_ATTEMPTS or not _made_by_another(error):
-                    raise
-                time.sleep(_CREATE_WAIT_SECONDS)
-            else:
-                return
+        super().create_tables()
 
     def create_namespace(self, namespace: Any, properties: Any = None) -> None:
         """Create a namespace; one that appears meanwhile counts as existing."""
@@ -123,7 +124,7 @@ class FloeSqlCatalog(SqlCatalog):
 
     def _read_metadata(self, location: str) -> TableMetadata:
         try:
-            return read_metadata(load_file_io(self.properties, location).new_input(location))
+            return FromInputFile.table_metadata(load_file_io(self.properties, location).new_input(location))
         except ValidationError as error:
             # PyIceberg does not say which file it was.
             raise ValidationError(f"TableMetadata cannot be parsed: {location}") from error
@@ -161,7 +162,3 @@ def next_metadata(base: TableMetadata, updates: Sequence[TableUpdate], base_loca
     metadata.spec().check_compatible(metadata.schema())
     metadata.sort_order().check_compatible(metadata.schema())
     return metadata
-
-
-def _made_by_another(error: DBAPIError) -> bool:
-    return isinstance(error, IntegrityError) or "already exists" in str(error.orig)

@@ -5,7 +5,6 @@ nothing: GET and HEAD. Anything else is repeated only when the server refused to
 (429) or when no connection came about.
 """
 
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from requests import PreparedRequest, Response, Session
 from requests.adapters import BaseAdapter
 from requests.exceptions import ChunkedEncodingError, ConnectTimeout, RequestException, SSLError, Timeout
 from requests.exceptions import ConnectionError as NoConnection
+from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
 from floe_dagster_iceberg.models import RetryConfig
@@ -34,16 +34,6 @@ class HttpPolicy:
     read_timeout_seconds: float = 60.0
     total_timeout_seconds: float = 180.0
     retry: RetryConfig = field(default_factory=RetryConfig)
-
-    def wait_before(self, attempt: int, *, jitter: float) -> float:
-        """Seconds to wait before the attempt of that number; the second attempt is the first that waits.
-
-        Args:
-            attempt: Number of the attempt, from 2.
-            jitter: Share of the jitter to add, between 0 and 1.
-        """
-        grown = self.retry.initial_wait_seconds * 2.0 ** (attempt - 2)
-        return min(grown + jitter * self.retry.jitter_seconds, self.retry.max_wait_seconds)
 
 
 class BoundedAdapter(BaseAdapter):
@@ -66,28 +56,25 @@ class BoundedAdapter(BaseAdapter):
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]
         """Send a request, again where that is safe, until the policy's attempts or time are used up."""
         deadline = self._clock() + self._policy.total_timeout_seconds
+        is_safe = self._repeat_all or request.method in _SAFE_METHODS
+        out_of_attempts = stop_after_attempt(self._policy.retry.max_attempts)
         options.pop("timeout", None)
-        attempt = 1
-        while True:
-            outcome = self._attempt(request, deadline, options)
-            attempt += 1
-            wait = self._wait_before(attempt, outcome, request)
-            if wait is None or self._clock() + wait >= deadline:
-                break
-            if isinstance(outcome, Response):
-                outcome.close()
-            self._sleep(wait)
-        if isinstance(outcome, RequestException):
-            raise outcome
-        return outcome
+        attempts = Retrying(
+            retry=lambda state: _is_worth_repeating(_outcome(state), is_safe=is_safe),
+            wait=self._wait,
+            stop=lambda state: out_of_attempts(state) or self._clock() + state.upcoming_sleep >= deadline,
+            before_sleep=_close_response,
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+            sleep=self._sleep,
+        )
+        response: Response = attempts(self._attempt, request, deadline, options)
+        return response
 
     def close(self) -> None:
         """Give back the connections."""
         self._inner.close()
 
-    def _attempt(
-        self, request: PreparedRequest, deadline: float, options: dict[str, Any]
-    ) -> Response | RequestException:
+    def _attempt(self, request: PreparedRequest, deadline: float, options: dict[str, Any]) -> Response:
         now = self._clock()
         if now - self._last_used > _LONGEST_IDLE_SECONDS:
             self._inner.close()
@@ -95,22 +82,16 @@ class BoundedAdapter(BaseAdapter):
         timeout = (min(self._policy.connect_timeout_seconds, left), min(self._policy.read_timeout_seconds, left))
         try:
             return self._inner.send(request, timeout=timeout, **options)
-        except RequestException as error:
-            return error
         finally:
             self._last_used = self._clock()
 
-    def _wait_before(
-        self, attempt: int, outcome: Response | RequestException, request: PreparedRequest
-    ) -> float | None:
-        """Seconds until the next attempt, or None when there is to be none."""
-        safe = self._repeat_all or request.method in _SAFE_METHODS
-        if attempt > self._policy.retry.max_attempts or not _worth_repeating(outcome, safe=safe):
-            return None
-        asked = _retry_after(outcome)
-        # Jitter keeps many clients apart; it protects nothing, so it needs no cryptographic randomness.
-        wait = self._policy.wait_before(attempt, jitter=random.random())  # noqa: S311
-        return wait if asked is None else min(max(asked, wait), self._policy.retry.max_wait_seconds)
+    def _wait(self, state: RetryCallState) -> float:
+        """Seconds until the next attempt: more each time, and no less than the server asks for."""
+        outcome, limits = _outcome(state), self._policy.retry
+        header = outcome.headers.get("Retry-After", "") if isinstance(outcome, Response) else ""
+        asked = float(header) if header.isdecimal() else 0.0
+        grown = wait_exponential(limits.initial_wait_seconds) + wait_random(0, limits.jitter_seconds)
+        return min(max(asked, grown(state)), limits.max_wait_seconds)
 
 
 def bound_session(session: Session, policy: HttpPolicy, *, repeat_all: bool = False) -> Session:
@@ -128,17 +109,22 @@ def never_sent(error: BaseException) -> bool:
     return isinstance(error, ConnectTimeout) or isinstance(reason, NewConnectionError)
 
 
-def _worth_repeating(outcome: Response | RequestException, *, safe: bool) -> bool:
+def _outcome(state: RetryCallState) -> Response | BaseException:
+    """What an attempt ended with."""
+    if state.outcome is None:
+        raise ValueError("The attempt has not ended.")
+    return state.outcome.exception() or state.outcome.result()
+
+
+def _close_response(state: RetryCallState) -> None:
+    if isinstance(outcome := _outcome(state), Response):
+        outcome.close()
+
+
+def _is_worth_repeating(outcome: Response | BaseException, *, is_safe: bool) -> bool:
     if isinstance(outcome, Response):
-        return outcome.status_code == _TOO_MANY_REQUESTS or (safe and outcome.status_code == _UNAVAILABLE)
+        return outcome.status_code == _TOO_MANY_REQUESTS or (is_safe and outcome.status_code == _UNAVAILABLE)
     # A certificate that does not fit will not fit a second later.
-    if isinstance(outcome, SSLError):
+    if not isinstance(outcome, RequestException) or isinstance(outcome, SSLError):
         return False
-    return never_sent(outcome) or (safe and isinstance(outcome, NoConnection | Timeout | ChunkedEncodingError))
-
-
-def _retry_after(outcome: Response | RequestException) -> float | None:
-    if not isinstance(outcome, Response):
-        return None
-    header = outcome.headers.get("Retry-After", "")
-    return float(header) if header.isdecimal() else None
+    return never_sent(outcome) or (is_safe and isinstance(outcome, NoConnection | Timeout | ChunkedEncodingError))

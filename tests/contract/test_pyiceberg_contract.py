@@ -1,19 +1,22 @@
-"""What `table/_pyiceberg/` relies on without PyIceberg's promise.
+"""What we rely on in PyIceberg without its promise, each private symbol by its name.
 
-When something here fails, PyIceberg has changed under us: read its new source, mend that folder, and only
-then this file.
+When something here fails, PyIceberg has changed under us: read its new source, fix what `DOORS` names, and only
+then this file. `docs/decisions/0007-next-pyiceberg.md` says what is expected to change.
 """
 
-import ast
 import importlib.metadata
 import inspect
-from functools import cached_property
-from pathlib import Path
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import Catalog
+from private_symbols import private_names, used_symbols
+from pyiceberg import manifest
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import visitors
 from pyiceberg.io import pyarrow as pyiceberg_arrow
 from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
@@ -28,12 +31,13 @@ from support.lake import Lake
 from support.table_facts import live_files
 
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
-from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction, nulls, summary_property
+from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction, summary_property
 from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
-PACKAGE = Path(inspect.getfile(nulls)).parent.parent.parent
+# The only places that may name a private symbol of PyIceberg.
 DOORS = ("table/_pyiceberg/", "plugins/_rest_session.py", "plugins/_sql_catalog.py")
+MOST = 70
 
 
 def test_pyiceberg_is_the_version_that_this_was_written_against() -> None:
@@ -42,116 +46,193 @@ def test_pyiceberg_is_the_version_that_this_was_written_against() -> None:
     assert any(line.startswith("pyiceberg[") and "<0.13" in line and ">=0.12" in line for line in requirements)
 
 
-def private_imports(path: Path) -> set[str]:
-    return {
-        f"{node.module}.{alias.name}"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyiceberg")
-        for alias in node.names
-        if alias.name.startswith("_") or "._" in (node.module or "")
-    }
+# By module or class: what we use of it without its promise, functions with the arguments that they take.
+PRIVATE: dict[Any, dict[str, list[str] | None]] = {
+    visitors: {
+        "_ExpressionEvaluationVisitor": ["struct"],
+        "_InclusiveMetricsEvaluator": ["schema", "expr", "case_sensitive", "include_empty_files"],
+        "_StrictMetricsEvaluationVisitor": ["struct", "file"],
+        "_StrictMetricsEvaluator": ["schema", "expr", "case_sensitive", "include_empty_files"],
+    },
+    visitors._StrictMetricsEvaluationVisitor: {
+        "_can_contain_nans": ["field_id"],
+        "_can_contain_nulls": ["field_id"],
+        "_get_field": ["field_id"],
+    },
+    pyiceberg_arrow: {
+        "_get_column_projection_values": [
+            "file",
+            "projected_schema",
+            "table_schema",
+            "partition_spec",
+            "file_project_field_ids",
+        ],
+        "_pyarrow_to_schema_without_ids": ["schema", "downcast_ns_timestamp_to_us", "format_version"],
+        "_read_all_delete_files": ["io", "tasks"],
+    },
+    pyiceberg_arrow.ArrowProjectionVisitor: {
+        "_cast_if_needed": ["field", "values"],
+        "_construct_field": ["field", "arrow_type"],
+    },
+    pyiceberg_arrow.ParquetFormatWriter: {
+        "_file_schema": None,
+        "_fos": None,
+        "_parquet_writer_kwargs": None,
+        "_writer": None,
+    },
+    manifest: {"_inherit_from_manifest": ["entry", "manifest"], "_manifest_cache": None},
+    manifest.ManifestWriter: {"_meta": None, "_output_file": None, "_schema": None, "_spec": None},
+    DataScan: {"_manifest_planner": None, "_plan_files_local": []},
+    ManifestGroupPlanner: {
+        "_build_manifest_evaluator": ["spec_id"],
+        "_build_metrics_evaluator": [],
+        "_build_partition_evaluator": ["spec_id"],
+        "_build_residual_evaluator": ["spec_id"],
+    },
+    Table: {"_do_commit": ["updates", "requirements"]},
+    Transaction: {
+        "_requirements": None,
+        "_snapshot_producers": None,
+        "_stage": ["updates", "requirements"],
+        "_table": None,
+        "_updates": None,
+    },
+    update: {
+        "_TableMetadataUpdateContext": [],
+        "_apply_table_update": ["update", "base_metadata", "context"],
+        "_update_table_metadata_log": ["base_metadata", "metadata_location", "last_updated_ms"],
+    },
+    update.UpdateTableMetadata: {"_commit": [], "_transaction": None},
+    snapshots: {
+        "_ManifestMergeManager": ["target_size_bytes", "min_count_to_merge", "merge_enabled", "snapshot_producer"],
+        "_SnapshotProducer": ["operation", "transaction", "io", "commit_uuid", "snapshot_properties", "branch"],
+    },
+    snapshots._SnapshotProducer: {
+        "_compression": None,
+        "_deleted_entries": [],
+        "_existing_manifests": [],
+        "_manifests": [],
+        "_operation": None,
+        "_snapshot_id": None,
+        "_summary": ["snapshot_properties"],
+        "_written_manifest_lists": None,
+        "_written_manifests": None,
+    },
+    validate: {
+        "_validation_history": [
+            "table",
+            "from_snapshot",
+            "to_snapshot",
+            "matching_operations",
+            "manifest_content_filter",
+        ],
+    },
+    Catalog: {"_load_file_io": ["properties", "location"]},
+    MetastoreCatalog: {
+        "_parse_metadata_version": ["metadata_location"],
+        "_update_and_stage_table": ["current_table", "table_identifier", "requirements", "updates"],
+    },
+    SqlCatalog: {"_convert_orm_to_iceberg": ["orm_table"]},
+    RestCatalog: {
+        "_auth_manager": None,
+        "_create_session": [],
+        "_resolve_storage_credentials": ["storage_credentials", "location"],
+        "_response_to_staged_table": ["identifier_tuple", "table_response"],
+    },
+}
+NAMED = [(owner, name, arguments) for owner, names in PRIVATE.items() for name, arguments in names.items()]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "arguments"), NAMED, ids=[f"{owner.__name__}.{name}" for owner, name, _ in NAMED]
+)
+def test_private_symbols_are_there_and_take_the_arguments_we_give_them(
+    owner: Any, name: str, arguments: list[str] | None
+) -> None:
+    assert name in (private_names(owner) if inspect.isclass(owner) else vars(owner))
+    if arguments is not None:
+        given = inspect.signature(getattr(owner, name)).parameters
+        assert [argument for argument in given if argument != "self"] == arguments
 
 
 @pytest.mark.requirement("S2-FR-008")
-def test_only_the_doors_open_private_parts() -> None:
-    found = {
-        str(path.relative_to(PACKAGE)): names for path in PACKAGE.rglob("*.py") if (names := private_imports(path))
-    }
+def test_no_other_private_symbol_is_used_and_none_but_behind_the_door() -> None:
+    named = {f"{owner.__name__}.{name}" for owner, name, _ in NAMED}
+    used = used_symbols()
+    # Whose attribute it is only types know.
+    unknown_owner = {symbol for symbol in used if symbol.startswith("?.")}
+    by_name = {f"?.{name}" for _, name, _ in NAMED}
 
-    assert all(path.startswith(DOORS) for path in found), found
+    assert used.keys() - unknown_owner <= named
+    assert unknown_owner <= by_name
+    assert {symbol.rpartition(".")[2] for symbol in used} == {name for _, name, _ in NAMED}, "no longer used: remove"
+    assert all(path.startswith(DOORS) for paths in used.values() for path in paths), used
+    assert len(NAMED) <= MOST
+
+
+# Run where nothing of ours is imported yet; prints what of PyIceberg is no longer what it was.
+REPLACED = """
+import importlib, inspect, pkgutil, sys, tempfile
+import pyarrow as pa, pyiceberg
+
+def import_all(package):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        try:
+            importlib.import_module(module.name)
+        except ImportError:
+            pass  # of a library that is not installed
+
+def functions():
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] != "pyiceberg":
+            continue
+        for key, value in vars(module).items():
+            found[name, key] = value
+            if inspect.isclass(value) and value.__module__.startswith("pyiceberg."):
+                found |= {(value.__module__, value.__qualname__, name): each for name, each in vars(value).items()}
+    return {key: value for key, value in found.items() if callable(value) or hasattr(value, "__get__")}
+
+import_all(pyiceberg)
+before = functions()
+import floe_dagster_iceberg
+import_all(floe_dagster_iceberg)
+from floe_dagster_iceberg.plugins._sql_catalog import FloeSqlCatalog
+from floe_dagster_iceberg.table.manager import IcebergTableManager
+
+with tempfile.TemporaryDirectory() as folder:
+    catalog = FloeSqlCatalog("floe", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    catalog.create_namespace("bronze")
+    manager = IcebergTableManager(catalog)
+    rows = pa.table({"id": [1], "tags": [[{"a": 1}]]})
+    manager.create_table("bronze.t", rows.schema)
+    manager.append("bronze.t", rows)
+    assert manager.scan("bronze.t").num_rows == 1
+after = functions()
+assert len(before) > 5000, len(before)
+print([key for key, value in before.items() if after.get(key) is not value])
+"""
+
+
+def test_nothing_of_pyiceberg_is_replaced_for_the_whole_process() -> None:
+    done = subprocess.run([sys.executable, "-c", REPLACED], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
 SIGNATURES: dict[Any, list[str]] = {
-    snapshots._SnapshotProducer.__init__: [
-        "operation",
-        "transaction",
-        "io",
-        "commit_uuid",
-        "snapshot_properties",
-        "branch",
-    ],
-    snapshots._SnapshotProducer._commit: [],
-    snapshots._SnapshotProducer._summary: ["snapshot_properties"],
-    snapshots._SnapshotProducer._manifests: [],
-    snapshots._SnapshotProducer._process_manifests: ["manifests"],
-    snapshots._SnapshotProducer._existing_manifests: [],
-    snapshots._SnapshotProducer._deleted_entries: [],
     snapshots._SnapshotProducer.new_manifest_writer: ["spec"],
-    snapshots._ManifestMergeManager.__init__: [
-        "target_size_bytes",
-        "min_count_to_merge",
-        "merge_enabled",
-        "snapshot_producer",
-    ],
     snapshots.CommitWindow.resolve: ["metadata", "base_id", "branch"],
-    validate._validation_history: [
-        "table",
-        "from_snapshot",
-        "to_snapshot",
-        "matching_operations",
-        "manifest_content_filter",
-    ],
-    update._apply_table_update: ["update", "base_metadata", "context"],
-    Transaction._stage: ["updates", "requirements"],
-    Table._do_commit: ["updates", "requirements"],
-    pyiceberg_arrow._to_requested_schema: [
-        "requested_schema",
-        "file_schema",
-        "batch",
-        "downcast_ns_timestamp_to_us",
-        "include_field_ids",
-        "projected_missing_fields",
-        "allow_timestamp_tz_mismatch",
-        "format_model",
-    ],
-    pyiceberg_arrow._pyarrow_to_schema_without_ids: ["schema", "downcast_ns_timestamp_to_us", "format_version"],
-    pyiceberg_arrow._read_all_delete_files: ["io", "tasks"],
-    pyiceberg_arrow._get_file_format: ["file_format", "kwargs"],
-    pyiceberg_arrow.ArrowScan.to_record_batches: ["tasks"],
-    pyiceberg_arrow.ArrowScan._record_batches_from_scan_tasks_and_deletes: ["tasks", "deletes_per_file"],
-    pyiceberg_arrow.ArrowProjectionVisitor._cast_if_needed: ["field", "values"],
-    pyiceberg_arrow.ArrowProjectionVisitor._construct_field: ["field", "arrow_type"],
-    nulls._PROJECT_LIST: ["list_type", "list_array", "value_array"],
-    nulls._PROJECT_MAP: ["map_type", "map_array", "key_result", "value_result"],
-    ManifestGroupPlanner._build_residual_evaluator: ["spec_id"],
-    ManifestGroupPlanner._build_partition_evaluator: ["spec_id"],
-    ManifestGroupPlanner._build_manifest_evaluator: ["spec_id"],
-    ManifestGroupPlanner._build_metrics_evaluator: [],
-    ManifestGroupPlanner._check_sequence_number: ["min_sequence_number", "manifest"],
+    pyiceberg_arrow.ArrowProjectionVisitor.list: ["list_type", "list_array", "value_array"],
+    pyiceberg_arrow.ArrowProjectionVisitor.map: ["map_type", "map_array", "key_result", "value_result"],
     ManifestGroupPlanner.plan_manifest_entries: ["manifests"],
-    DataScan._plan_files_local: [],
-    visitors._StrictMetricsEvaluationVisitor.__init__: ["struct", "file"],
-    visitors._StrictMetricsEvaluationVisitor._can_contain_nulls: ["field_id"],
-    visitors._StrictMetricsEvaluationVisitor._can_contain_nans: ["field_id"],
-    visitors._StrictMetricsEvaluationVisitor._get_field: ["field_id"],
+    Catalog.commit_table: ["table", "requirements", "updates"],
 }
 
 
 @pytest.mark.parametrize(("function", "arguments"), SIGNATURES.items(), ids=[f.__qualname__ for f in SIGNATURES])
-def test_private_functions_take_the_arguments_we_give_them(function: Any, arguments: list[str]) -> None:
+def test_functions_that_we_override_or_imitate_take_the_same_arguments(function: Any, arguments: list[str]) -> None:
     assert [name for name in inspect.signature(function).parameters if name != "self"] == arguments
-
-
-def test_private_attributes_are_there(lake: Lake) -> None:
-    table = lake.catalog.create_table("bronze.t", pa.schema([("id", pa.int64())]))
-    transaction = table.transaction()
-    producer = transaction.update_snapshot().fast_append()
-
-    for thing, names in {
-        transaction: ("_table", "_updates", "_requirements", "_snapshot_producers"),
-        producer: ("_snapshot_id", "_operation", "_io", "_added_data_files", "_deleted_data_files", "_target_branch"),
-    }.items():
-        assert all(hasattr(thing, name) for name in names)
-    assert {"_written_manifests", "_written_manifest_lists"} <= vars(producer).keys()
-    assert isinstance(vars(DataScan)["_manifest_planner"], cached_property)
-
-
-def test_a_scan_keeps_what_it_was_made_with() -> None:
-    kept = {f"_{name}" for name in ("table_metadata", "io", "projected_schema", "limit", "dictionary_columns")}
-    source = inspect.getsource(pyiceberg_arrow.ArrowScan.__init__)
-
-    assert all(f"self.{name} = {name[1:]}" in source for name in kept)
-    assert "self._bound_row_filter = bind(table_metadata.schema(), row_filter" in source
 
 
 def test_a_parquet_writer_shows_its_stream_and_takes_settings_until_it_gets_rows() -> None:
@@ -164,8 +245,9 @@ def test_a_parquet_writer_shows_its_stream_and_takes_settings_until_it_gets_rows
 
 
 def test_what_we_mend_is_still_broken() -> None:
-    assert "mask" not in inspect.getsource(nulls._PROJECT_LIST), "remove _project_list"
-    assert "mask" not in inspect.getsource(nulls._PROJECT_MAP), "remove _project_map"
+    projection = pyiceberg_arrow.ArrowProjectionVisitor
+    assert "mask" not in inspect.getsource(projection.list), "remove _NullSafeProjection.list"
+    assert "mask" not in inspect.getsource(projection.map), "remove _NullSafeProjection.map"
     assert "is None" not in inspect.getsource(visitors.ResidualVisitor.visit_less_than), "remove _NullSafeResiduals"
 
 
@@ -291,10 +373,6 @@ def append_nothing(transaction: TableTransaction) -> None:
 
 def without_times(metadata: Any) -> dict[str, Any]:
     return metadata.model_dump(exclude={"last_updated_ms", "snapshot_log", "metadata_log"})
-
-
-def test_catalogs_take_updates_and_requirements_as_tuples() -> None:
-    assert list(inspect.signature(Catalog.commit_table).parameters) == ["self", "table", "requirements", "updates"]
 
 
 def test_a_summary_says_the_same_however_it_is_asked() -> None:

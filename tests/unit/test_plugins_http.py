@@ -60,6 +60,16 @@ def test_waits_grow_between_attempts_until_one_succeeds() -> None:
 
 
 @pytest.mark.requirement("S3-2")
+def test_waits_double_up_to_the_longest_and_jitter_is_added() -> None:
+    wire = Wire([503] * 6)
+    retry = RetryConfig(max_attempts=5, initial_wait_seconds=1, max_wait_seconds=6, jitter_seconds=0.5)
+    wire.ask(policy=HttpPolicy(retry=retry))
+    least = [1, 2, 4, 6]
+    assert all(wait <= waited <= min(wait + 0.5, 6) for wait, waited in zip(least, wire.waits, strict=True))
+    assert wire.waits[:3] != least[:3]
+
+
+@pytest.mark.requirement("S3-2")
 def test_the_last_answer_is_handed_on_when_attempts_are_used_up() -> None:
     wire = Wire([503] * 9)
     assert wire.ask().status_code == 503

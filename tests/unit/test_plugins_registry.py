@@ -10,8 +10,6 @@ from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.io import load_file_io
 
 from floe_dagster_iceberg.errors import FloeStorageError, PluginNotFoundError, ValidationError
-from floe_dagster_iceberg.models import RetryConfig
-from floe_dagster_iceberg.plugins.http import HttpPolicy
 from floe_dagster_iceberg.plugins.protocols import Catalog, CatalogPlugin, FileIO, StoragePlugin
 from floe_dagster_iceberg.plugins.registry import (
     BUILT_INS,
@@ -182,13 +180,6 @@ def test_a_plugin_does_not_print_its_secrets() -> None:
         built_in("storage", "s3", {"access_key_id": CANARY, "secret_access_key": CANARY, "s3.session-token": CANARY}),
     ]
     assert CANARY not in repr(plugins)
-
-
-@pytest.mark.requirement("S3-2")
-def test_waits_double_up_to_the_longest_and_jitter_is_added() -> None:
-    policy = HttpPolicy(retry=RetryConfig(initial_wait_seconds=1, max_wait_seconds=6, jitter_seconds=0.5))
-    assert [policy.wait_before(attempt, jitter=0) for attempt in (2, 3, 4, 5)] == [1, 2, 4, 6]
-    assert policy.wait_before(2, jitter=1) == 1.5
 
 
 @pytest.mark.requirement("S0-P1", "S2-FR-011")

@@ -1,7 +1,7 @@
 """Branches, tags and snapshots: how they are set, and what a commit may require of them."""
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -17,6 +17,9 @@ from pyiceberg.table.update import (
 
 from floe_dagster_iceberg.table._pyiceberg.transactions import StagedTransaction
 
+_SUMMARIES: dict[str, dict[str, str]] = {}
+_SUMMARIES_KEPT: Final = 10_000
+
 
 def point_ref(name: str, ref: SnapshotRef) -> SetSnapshotRefUpdate:
     """An update that makes a branch or tag what `ref` says, retention included."""
@@ -31,9 +34,16 @@ def point_ref(name: str, ref: SnapshotRef) -> SetSnapshotRefUpdate:
 
 
 def summary_property(snapshot: Snapshot, key: str) -> str | None:
-    """What a snapshot's summary says, like `Summary.get`, which takes twenty times as long: one may ask thousands."""
-    private = None if snapshot.summary is None else snapshot.summary.__pydantic_private__
-    return None if private is None else private["_additional_properties"].get(key)
+    """What a snapshot's summary says, like `Summary.get`, of which one may ask thousands again and again."""
+    if snapshot.summary is None:
+        return None
+    # Pydantic takes microseconds to find them. No two snapshots share a manifest list.
+    properties = _SUMMARIES.get(snapshot.manifest_list)
+    if properties is None:
+        if len(_SUMMARIES) >= _SUMMARIES_KEPT:
+            _SUMMARIES.clear()
+        properties = _SUMMARIES[snapshot.manifest_list] = snapshot.summary.additional_properties
+    return properties.get(key)
 
 
 def ref_assertions(metadata: TableMetadata) -> list[AssertRefSnapshotId]:

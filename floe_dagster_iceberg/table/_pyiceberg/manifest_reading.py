@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder, new_decoder
-from pyiceberg.avro.file import _SCHEMA_KEY, MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
+from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
+from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import construct_reader, resolve_reader
 from pyiceberg.io import FileIO, InputFile
 from pyiceberg.manifest import (
@@ -29,12 +30,11 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table.snapshots import Snapshot
 
-from floe_dagster_iceberg.table._pyiceberg.avro_decoding import Decode, decoding
-
 R = TypeVar("R", ManifestEntry, ManifestFile)
 
 # Schemas hold the table's partition fields, so a process meets a few per table.
 _READERS_KEPT: Final = 256
+SCHEMA_KEY: Final = "avro.schema"
 _HEAD: Final = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
 
 
@@ -73,13 +73,13 @@ def _read(file: InputFile, record_type: type[R]) -> Iterator[R]:
         raise EOFError("This is no Avro file.")
     outside = StreamingBinaryDecoder(content)
     header = _HEAD.read(outside)
-    if _SCHEMA_KEY not in header.meta:
+    if SCHEMA_KEY not in header.meta:
         raise ValueError("No schema found in Avro file headers")
-    decode, codec = decoding_of(record_type, header.meta[_SCHEMA_KEY]), header.compression_codec()
+    reader, codec = reader_of(record_type, header.meta[SCHEMA_KEY]), header.compression_codec()
     for count, block in _blocks(outside, header.sync, len(content)):
         inside = new_decoder(codec.decompress(block) if codec else block)
         for _ in range(count):
-            yield decode(inside)
+            yield reader.read(inside)
 
 
 def _blocks(decoder: BinaryDecoder, sync: bytes, length: int) -> Iterator[tuple[int, bytes]]:
@@ -92,9 +92,9 @@ def _blocks(decoder: BinaryDecoder, sync: bytes, length: int) -> Iterator[tuple[
 
 
 @lru_cache(_READERS_KEPT)
-def decoding_of(record_type: type[ManifestEntry | ManifestFile], avro_schema: str) -> Decode:
+def reader_of(record_type: type[ManifestEntry | ManifestFile], avro_schema: str) -> Reader:
     """What reads a record of files with a schema. It holds no state, so threads may share one."""
-    written = AvroFileHeader(b"", {_SCHEMA_KEY: avro_schema}, b"").get_schema()
+    written = AvroFileHeader(b"", {SCHEMA_KEY: avro_schema}, b"").get_schema()
     types: dict[int, Any]
     enums: dict[int, Any]
     if record_type is ManifestEntry:
@@ -105,4 +105,4 @@ def decoding_of(record_type: type[ManifestEntry | ManifestFile], avro_schema: st
         wanted = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION]
         types = {-1: ManifestFile, 508: PartitionFieldSummary}
         enums = {517: ManifestContent}
-    return decoding(resolve_reader(written, wanted, types, enums))
+    return resolve_reader(written, wanted, types, enums)

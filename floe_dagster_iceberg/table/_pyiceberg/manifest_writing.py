@@ -16,7 +16,6 @@ from typing import Final, NamedTuple, Self
 from pyiceberg.avro.codecs import AVRO_CODEC_KEY, CODEC_MAPPING_ICEBERG_TO_AVRO, AvroCompressionCodec
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import (
-    _SCHEMA_KEY,
     MAGIC,
     META_SCHEMA,
     SYNC_SIZE,
@@ -40,6 +39,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+from floe_dagster_iceberg.table._pyiceberg.manifest_reading import SCHEMA_KEY
 
 # A process writes to a few specs per table.
 _SHAPES_KEPT: Final = 256
@@ -65,7 +66,7 @@ class _Encoder(BinaryEncoder):
 
     def write_int(self, integer: int) -> None:
         if 0 <= integer < len(_SMALL):
-            self._output_stream.write(_SMALL[integer])
+            self.write(_SMALL[integer])
         else:
             super().write_int(integer)
 
@@ -94,7 +95,7 @@ class _ManifestFile(AvroOutputFile[ManifestEntry]):
         codec = self.metadata[AVRO_CODEC_KEY]
         meta = {
             **self.metadata,
-            _SCHEMA_KEY: self._avro_schema,
+            SCHEMA_KEY: self._avro_schema,
             AVRO_CODEC_KEY: CODEC_MAPPING_ICEBERG_TO_AVRO.get(codec) or codec,
         }
         _HEAD.write(self.encoder, AvroFileHeader(MAGIC, meta, self.sync_bytes))

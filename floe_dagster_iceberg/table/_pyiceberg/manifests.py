@@ -1,5 +1,4 @@
 """Manifests written anew for entries that are there already."""
-# ruff: noqa: SLF001 - private parts are what this module is for
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,6 @@ from pyiceberg.typedef import Record
 
 from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
 from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries
-from floe_dagster_iceberg.table.data_files import delete_files
 from floe_dagster_iceberg.table.file_changes import FileChanges
 
 
@@ -42,7 +40,7 @@ class ManifestRewriter:
         """
         producer = self._producer
         entries = sorted(
-            (entry for manifest in manifests for entry in read_entries(manifest, producer._io)),
+            (entry for manifest in manifests for entry in read_entries(manifest, producer.io)),
             key=lambda entry: _sortable(entry.data_file.partition),
         )
         waiting = iter(entries)
@@ -56,9 +54,11 @@ class ManifestRewriter:
 
     def discard(self) -> None:
         """Delete what was written; for a snapshot that definitely was not made."""
-        delete_files(self._producer._io, self._producer._written_manifests)
+        self._producer.discard()
 
 
 def _sortable(partition: Record) -> tuple[tuple[bool, Any], ...]:
     """A partition as a key to sort by, NULL first."""
-    return tuple((value is not None, "" if value is None else value) for value in partition._data)
+    return tuple(
+        (value is not None, "" if value is None else value) for value in (partition[at] for at in range(len(partition)))
+    )

@@ -19,10 +19,10 @@ from pyiceberg.expressions.visitors import (
     rewrite_not,
     visit,
 )
-from pyiceberg.io.pyarrow import ArrowProjectionVisitor
+from pyiceberg.io.pyarrow import ArrowAccessor, ArrowProjectionVisitor
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, visit_with_partner
 from pyiceberg.types import DoubleType, FloatType, ListType, MapType, NestedField, StructType
 
 Visit = Callable[..., BooleanExpression]
@@ -97,41 +97,36 @@ class _ProvingVisitor(_StrictMetricsEvaluationVisitor):
         return not self._can_contain_nulls(term.ref().field.field_id)
 
 
-def _project_list(
-    self: ArrowProjectionVisitor, list_type: ListType, lists: pa.Array | None, values: pa.Array | None
-) -> pa.Array | None:
-    if not isinstance(values, pa.StructArray) or not isinstance(lists, pa.ListArray | pa.LargeListArray):
-        return _PROJECT_LIST(self, list_type, lists, values)
-    values = self._cast_if_needed(list_type.element_field, values)
-    copied = pa.LargeListArray.from_arrays(_own_offsets(lists), values, mask=lists.is_null())
-    make = pa.large_list if isinstance(lists, pa.LargeListArray) else pa.list_
-    return copied.cast(make(self._construct_field(list_type.element_field, values.type)))
+class _NullSafeProjection(ArrowProjectionVisitor):
+    """PyIceberg's projection, which would make a NULL list or map of structs an empty one."""
+
+    def list(self, list_type: ListType, lists: pa.Array | None, values: pa.Array | None) -> pa.Array | None:
+        if not isinstance(values, pa.StructArray) or not isinstance(lists, pa.ListArray | pa.LargeListArray):
+            return super().list(list_type, lists, values)
+        values = self._cast_if_needed(list_type.element_field, values)
+        copied = pa.LargeListArray.from_arrays(_own_offsets(lists), values, mask=lists.is_null())
+        make = pa.large_list if isinstance(lists, pa.LargeListArray) else pa.list_
+        return copied.cast(make(self._construct_field(list_type.element_field, values.type)))
+
+    def map(
+        self, map_type: MapType, maps: pa.Array | None, keys: pa.Array | None, values: pa.Array | None
+    ) -> pa.Array | None:
+        if not isinstance(values, pa.StructArray) or not isinstance(maps, pa.MapArray) or keys is None:
+            return super().map(map_type, maps, keys, values)
+        keys = self._cast_if_needed(map_type.key_field, keys)
+        values = self._cast_if_needed(map_type.value_field, values)
+        key_field = self._construct_field(map_type.key_field, keys.type)
+        value_field = self._construct_field(map_type.value_field, values.type)
+        arrow_type = pa.map_(key_field, value_field)
+        return pa.MapArray.from_arrays(_own_offsets(maps), keys, values, arrow_type, mask=maps.is_null())
 
 
-def _project_map(
-    self: ArrowProjectionVisitor,
-    map_type: MapType,
-    maps: pa.Array | None,
-    keys: pa.Array | None,
-    values: pa.Array | None,
-) -> pa.Array | None:
-    if not isinstance(values, pa.StructArray) or not isinstance(maps, pa.MapArray) or keys is None:
-        return _PROJECT_MAP(self, map_type, maps, keys, values)
-    keys = self._cast_if_needed(map_type.key_field, keys)
-    values = self._cast_if_needed(map_type.value_field, values)
-    arrow_type = pa.map_(
-        self._construct_field(map_type.key_field, keys.type), self._construct_field(map_type.value_field, values.type)
-    )
-    return pa.MapArray.from_arrays(_own_offsets(maps), keys, values, arrow_type, mask=maps.is_null())
+def project(batch: pa.RecordBatch, *, file_schema: Schema, requested_schema: Schema, **settings: Any) -> pa.RecordBatch:
+    """The batch in the order and types of another schema; settings are those of `ArrowProjectionVisitor`."""
+    visitor, accessor = _NullSafeProjection(file_schema, **settings), ArrowAccessor(file_schema)
+    return pa.RecordBatch.from_struct_array(visit_with_partner(requested_schema, batch, visitor, accessor))
 
 
 def _own_offsets(nested: pa.Array) -> pa.Array:
     # Arrow takes no mask together with a slice of offsets, which a slice of a batch has.
     return pa.array(nested.offsets.to_numpy())
-
-
-# A scan of PyIceberg's calls the visitor deep inside, where no other one can be handed in. Users who
-# read with PyIceberg in the same process are better off as well.
-_PROJECT_LIST, _PROJECT_MAP = ArrowProjectionVisitor.list, ArrowProjectionVisitor.map
-ArrowProjectionVisitor.list = _project_list  # type: ignore[assignment, method-assign]
-ArrowProjectionVisitor.map = _project_map  # type: ignore[assignment, method-assign]

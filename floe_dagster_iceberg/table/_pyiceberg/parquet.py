@@ -9,7 +9,6 @@ from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import (
     ParquetFormatWriter,
     _pyarrow_to_schema_without_ids,
-    _to_requested_schema,
     parquet_path_to_id_mapping,
 )
 from pyiceberg.manifest import (
@@ -18,6 +17,8 @@ from pyiceberg.manifest import (
 from pyiceberg.schema import Schema
 from pyiceberg.table import TableProperties
 from pyiceberg.typedef import TableVersion
+
+from floe_dagster_iceberg.table._pyiceberg.nulls import project
 
 _UNKNOWN_TO_PYICEBERG = (TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, "write.parquet.bloom-filter-")
 
@@ -60,12 +61,9 @@ def close_quietly(writer: ParquetFormatWriter) -> None:
 
 def project_batch(batch: pa.RecordBatch, *, batch_schema: Schema, table_schema: Schema) -> pa.RecordBatch:
     """The batch in the table's column order and types, with field ids, missing optional columns filled with NULL."""
-    return _to_requested_schema(
-        requested_schema=table_schema,
-        file_schema=batch_schema,
-        batch=batch,
-        include_field_ids=True,
-        format_model=FileFormatFactory.get(FileFormat.PARQUET),
+    model = FileFormatFactory.get(FileFormat.PARQUET)
+    return project(
+        batch, file_schema=batch_schema, requested_schema=table_schema, include_field_ids=True, format_model=model
     )
 
 

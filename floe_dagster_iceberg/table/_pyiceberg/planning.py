@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.expressions.visitors import ResidualEvaluator, bind
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table, _min_sequence_number
+from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.typedef import KeyDefaultDict
 from pyiceberg.utils.concurrent import ExecutorFactory
 
@@ -23,8 +23,11 @@ class _Planner(ManifestGroupPlanner):
     def plan_manifest_entries(self, manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestEntry]]:
         may_match = KeyDefaultDict(self._build_manifest_evaluator)
         matching = [manifest for manifest in manifests if may_match[manifest.partition_spec_id](manifest)]
-        oldest = _min_sequence_number(matching)
-        opened = [manifest for manifest in matching if self._check_sequence_number(oldest, manifest)]
+        oldest = min((manifest.min_sequence_number or 0 for manifest in matching if _lists_data(manifest)), default=0)
+        # Deletes that are older than all data concern none of it.
+        opened = [
+            manifest for manifest in matching if _lists_data(manifest) or (manifest.sequence_number or 0) >= oldest
+        ]
         in_partition, by_metrics = KeyDefaultDict(self._build_partition_evaluator), self._build_metrics_evaluator()
         in_specs = {manifest.partition_spec_id: in_partition[manifest.partition_spec_id] for manifest in opened}
 
@@ -63,17 +66,10 @@ class NullSafeScan(DataScan):
             **settings,
         )
 
-    def to_arrow(self, dictionary_columns: tuple[str, ...] = ()) -> pa.Table:
+    def to_arrow(self) -> pa.Table:  # type: ignore[override]
         """Read all rows."""
-        return FileReader(
-            self.table_metadata,
-            self.io,
-            self.projection(),
-            self.row_filter,
-            self.case_sensitive,
-            self.limit,
-            dictionary_columns=dictionary_columns,
-        ).to_table(self.plan_files())
+        reader = FileReader(self.table_metadata, self.io, self.projection(), self.row_filter, self.limit)
+        return reader.to_table(self.plan_files())
 
     def plan_files(self) -> Iterable[FileScanTask]:
         """Like PyIceberg's; rows that are deleted in a way it cannot read are no programming mistake.
@@ -101,3 +97,7 @@ class NullSafeScan(DataScan):
             case_sensitive=self.case_sensitive,
             options=self.options,
         )
+
+
+def _lists_data(manifest: ManifestFile) -> bool:
+    return manifest.content == ManifestContent.DATA

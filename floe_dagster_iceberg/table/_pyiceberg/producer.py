@@ -2,8 +2,7 @@
 # ruff: noqa: SLF001 - private parts are what this folder is for
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import BooleanExpression
@@ -12,7 +11,6 @@ from pyiceberg.expressions.visitors import (
 )
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
-    DataFile,
     DataFileContent,
     ManifestContent,
     ManifestEntry,
@@ -37,7 +35,7 @@ from floe_dagster_iceberg.table._pyiceberg.folding import groups_to_fold
 from floe_dagster_iceberg.table._pyiceberg.history import point_ref
 from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries
 from floe_dagster_iceberg.table._pyiceberg.manifest_writing import manifest_writer
-from floe_dagster_iceberg.table._pyiceberg.transactions import StagedTransaction
+from floe_dagster_iceberg.table._pyiceberg.transactions import StagedTransaction, delete_quietly
 from floe_dagster_iceberg.table.ancestry import is_in_history
 from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.telemetry import trace_properties
@@ -60,10 +58,11 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         branch: str,
         merge_manifests: bool = False,
     ) -> None:
+        self.io, self._branch = transaction.table.io, branch
         super().__init__(
             operation,
             transaction,
-            transaction.table.io,
+            self.io,
             snapshot_properties={**snapshot_properties, **trace_properties()},
             branch=branch,
         )
@@ -71,8 +70,19 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         self._snapshot_id = snapshot_id
         self._changes = changes
         self._merge_manifests = merge_manifests
-        self._added_data_files = list(changes.added)
-        self._deleted_data_files = {entry.data_file for entry in changes.removed}
+        for file in changes.added:
+            self.append_data_file(file)
+        for entry in changes.removed:
+            self.delete_data_file(entry.data_file)
+
+    @property
+    def written_manifests(self) -> list[str]:
+        """Manifests written for this snapshot."""
+        return list(self._written_manifests)
+
+    def discard(self) -> None:
+        """Delete what was written; for a snapshot that definitely was not made."""
+        delete_quietly(self.io, self.written_manifests)
 
     def validate_since(self, base_snapshot_id: int | None, *, row_filter: BooleanExpression) -> None:
         """Refuse to replace rows that others changed after the base snapshot.
@@ -84,9 +94,9 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         Raises:
             CommitConflictError: Rows matching the filter came or went.
         """
-        table, base = self._transaction._table, base_snapshot_id
+        table = self._transaction._table
         try:
-            window = CommitWindow.resolve(self._transaction.table_metadata, base, self._target_branch)
+            window = CommitWindow.resolve(self._transaction.table_metadata, base_snapshot_id, self._branch)
             if window.is_empty() or window.head is None:
                 return
             matches = _InclusiveMetricsEvaluator(self.schema(), row_filter)
@@ -108,12 +118,12 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             CommitConflictError: A removed file is not what it was.
         """
         metadata, table = self._transaction.table_metadata, self._transaction._table
-        base, head = metadata.snapshot_by_id(base_snapshot_id or 0), metadata.snapshot_by_name(self._target_branch)
+        base, head = metadata.snapshot_by_id(base_snapshot_id or 0), metadata.snapshot_by_name(self._branch)
         if head is None or (base is not None and base.snapshot_id == head.snapshot_id):
             return
         # The base has expired, or the branch was rolled back behind it: nobody knows what was deleted.
         is_known = base is not None and is_in_history(metadata, base.snapshot_id, of=head.snapshot_id)
-        if base is None or not is_known or _has_new_deletes(self._changes, base, table.io, self._deleted_data_files):
+        if base is None or not is_known or _has_new_deletes(self._changes, base, table.io):
             raise CommitConflictError(
                 ".".join(table.name()), attempts=1, reason="another writer changed files that are being rewritten"
             )
@@ -131,7 +141,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             *self._deleted_manifests(),
             *self._existing_manifests(),
         ]
-        return self._process_manifests(manifests)
+        return self._merge(manifests)
 
     def _write_manifest(self, spec: PartitionSpec, entries: Sequence[ManifestEntry]) -> Iterator[ManifestFile]:
         if not entries:
@@ -144,7 +154,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
     def _added_entries(self) -> list[ManifestEntry]:
         return [
             ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file)
-            for file in self._added_data_files
+            for file in self._changes.added
         ]
 
     def _deleted_manifests(self) -> Iterator[ManifestFile]:
@@ -164,7 +174,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             manifests += self._write_manifest(self.spec(manifest.partition_spec_id), stay)
         return manifests
 
-    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+    def _merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         if not self._merge_manifests:
             return self._fold(manifests)
         properties = self._transaction.table_metadata.properties
@@ -201,14 +211,13 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         return manifests
 
     def _live_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        return read_entries(manifest, self._io)
+        return read_entries(manifest, self.io)
 
     def _delete_all_but(self, needed: set[str]) -> None:
         """Manifests of this commit that were merged into another one are nobody's."""
-        for path in [path for path in self._written_manifests if path not in needed]:
-            self._written_manifests.remove(path)
-            with suppress(OSError):
-                self._io.delete(path)
+        merged = [path for path in self._written_manifests if path not in needed]
+        self._written_manifests = [path for path in self._written_manifests if path in needed]
+        delete_quietly(self.io, merged)
 
     def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
         if self._operation is not Operation.REPLACE:
@@ -221,11 +230,11 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
 
     def _commit(self) -> UpdatesAndRequirements:
         updates, requirements = super()._commit()
-        ref = self._transaction.table_metadata.refs.get(self._target_branch or "")
+        ref = self._transaction.table_metadata.refs.get(self._branch)
         if ref is None:
             return updates, requirements
         # PyIceberg would reset the branch's own retention on every write.
-        moved = point_ref(self._target_branch or "", ref.model_copy(update={"snapshot_id": self._snapshot_id}))
+        moved = point_ref(self._branch, ref.model_copy(update={"snapshot_id": self._snapshot_id}))
         return tuple(moved if isinstance(update, SetSnapshotRefUpdate) else update for update in updates), requirements
 
 
@@ -250,8 +259,8 @@ def _changes_between(table: Table, base: Snapshot | None, head: Snapshot) -> Ite
                     yield entry
 
 
-def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO, files: Iterable[DataFile]) -> bool:
-    """Whether rows of one of the files were deleted after the base.
+def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
+    """Whether rows of one of the removed files were deleted after the base.
 
     PyIceberg's own check counts from the sequence number of the head, and so misses what an earlier
     commit deleted. Equality deletes may mean rows of any partition, so each of them is one too many.
@@ -266,7 +275,8 @@ def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO, files: It
             if entry.data_file.content == DataFileContent.EQUALITY_DELETES:
                 return True
             index.add_delete_file(entry, entry.data_file.partition)
-    return any(index.for_data_file(since, file, file.partition) for file in files)
+    removed = (entry.data_file for entry in changes.removed)
+    return any(index.for_data_file(since, file, file.partition) for file in removed)
 
 
 def _has_live_files(manifest: ManifestFile) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import CreateTableTransaction, Table, Transaction
@@ -59,9 +60,14 @@ class StagedTransaction(Transaction):
     def discard_metadata_files(self) -> None:
         """Delete the manifests and manifest lists written for a commit that did not land."""
         for producer in self._snapshot_producers:
-            for path in (*producer._written_manifests, *producer._written_manifest_lists):
-                with suppress(OSError):
-                    producer._io.delete(path)
+            delete_quietly(self.table.io, (*producer._written_manifests, *producer._written_manifest_lists))
+
+
+def delete_quietly(io: FileIO, locations: Sequence[str]) -> None:
+    """Delete files, as many as can be."""
+    for location in locations:
+        with suppress(OSError):
+            io.delete(location)
 
 
 class TableTransaction(StagedTransaction):
