@@ -90,8 +90,8 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.io_managers.build import create_io_manager, create_io_manager_from_artifacts
     from floe_dagster_iceberg.io_managers.either import IcebergIOManager
     from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
-    from floe_dagster_iceberg.maintenance.checks import build_health_checks
     from floe_dagster_iceberg.maintenance.definitions import build_maintenance_definitions
+    from floe_dagster_iceberg.maintenance.health_checks import build_health_checks
     from floe_dagster_iceberg.resources import IcebergResource
     from floe_dagster_iceberg.spark_resource import IcebergSparkResource
     from floe_dagster_iceberg.table.manager import IcebergTableManager

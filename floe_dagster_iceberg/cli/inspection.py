@@ -18,7 +18,7 @@ from floe_dagster_iceberg.cli.reports import (
     RefEntry,
     SnapshotEntry,
 )
-from floe_dagster_iceberg.maintenance.checks import find_faults
+from floe_dagster_iceberg.maintenance.health_checks import find_faults
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySource
 from floe_dagster_iceberg.models import SnapshotInfo, TableHealth

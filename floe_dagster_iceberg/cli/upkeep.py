@@ -14,8 +14,8 @@ from floe_dagster_iceberg.cli.inspection import is_decided, show_policy
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
 from floe_dagster_iceberg.cli.reports import PolicyEntry, UpkeepEntry, UpkeepReport
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
+from floe_dagster_iceberg.maintenance.runner import MaintenanceRun, TableOutcome
 from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
-from floe_dagster_iceberg.maintenance.table_runs import MaintenanceRun, TableOutcome
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceStatus, PlanReason
 from floe_dagster_iceberg.models.quantities import counted
 

@@ -23,10 +23,9 @@ from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.failures import to_failure
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
-from floe_dagster_iceberg.maintenance.reporting import build_health_metadata, build_operation_metadata
-from floe_dagster_iceberg.maintenance.run_config import HealthConfig, MaintenanceConfig, OrphanConfig
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
-from floe_dagster_iceberg.maintenance.table_runs import MaintenanceRun, TableOutcome
+from floe_dagster_iceberg.maintenance.report import build_health_metadata, build_operation_metadata
+from floe_dagster_iceberg.maintenance.runner import MaintenanceRun, TableOutcome
+from floe_dagster_iceberg.maintenance.settings import HealthConfig, MaintenanceAsset, MaintenanceConfig, OrphanConfig
 from floe_dagster_iceberg.models import MaintenanceStatus
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.run_identity import describe_asset_run, telemetry_of_run

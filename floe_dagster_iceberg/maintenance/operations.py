@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     # The manager and what works on tables bring PyIceberg and Arrow along, seconds that loading must not cost.
     from pyiceberg.table import Table
 
-    from floe_dagster_iceberg.maintenance.execution import TaskRunner
-    from floe_dagster_iceberg.maintenance.tasks import Task, Work
+    from floe_dagster_iceberg.maintenance.run import TaskRunner
+    from floe_dagster_iceberg.maintenance.task import Task, Work
     from floe_dagster_iceberg.spark.maintenance import SparkProvider
     from floe_dagster_iceberg.table.health import LiveFiles
     from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -191,12 +191,12 @@ class TableMaintenance:
 
     @cached_property
     def _runner(self) -> "TaskRunner":
-        from floe_dagster_iceberg.maintenance.execution import TaskRunner  # noqa: PLC0415 - it loads PyIceberg
+        from floe_dagster_iceberg.maintenance.run import TaskRunner  # noqa: PLC0415 - it loads PyIceberg
 
         return TaskRunner(self._manager, self._spark, self._progress, self._snapshot_properties)
 
     def _task(self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy) -> "Task":
-        from floe_dagster_iceberg.maintenance.tasks import Task  # noqa: PLC0415 - it loads PyIceberg
+        from floe_dagster_iceberg.maintenance.task import Task  # noqa: PLC0415 - it loads PyIceberg
 
         loaded = self._manager.load_table(table)
         return Task(loaded, operation, policy, self._clock(), has_spark=self._spark is not None)

@@ -1,27 +1,23 @@
 """What each operation would do to a table, and why, or why not. Planning changes nothing."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
 
+from pyiceberg.manifest import FileFormat
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
-from floe_dagster_iceberg.maintenance import rails
-from floe_dagster_iceberg.maintenance.engines import (
-    MOST_ENTRIES_TO_SORT,
-    NEWEST_FORMAT_OF_PYICEBERG,
-    YOUNGEST_ORPHANS_OF_SPARK,
-    choose_engine,
-    commit_needs_spark,
-    compaction_needs_spark,
-)
-from floe_dagster_iceberg.maintenance.tasks import Task
-from floe_dagster_iceberg.models import MaintenanceEngine, MaintenancePlan, PlanReason
+from floe_dagster_iceberg.maintenance import guardrails
+from floe_dagster_iceberg.maintenance.task import Task
+from floe_dagster_iceberg.models import CompactionStrategyType, MaintenanceEngine, MaintenancePlan, PlanReason
 from floe_dagster_iceberg.models.quantities import counted, format_bytes, format_duration
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.delete_groups import plan_delete_groups
 from floe_dagster_iceberg.table.expiry_run import forecast_expiry
 from floe_dagster_iceberg.table.file_groups import FileGroup, plan_groups, within_limits
-from floe_dagster_iceberg.table.health import to_group_limits
+from floe_dagster_iceberg.table.health import LiveFiles, to_group_limits
 from floe_dagster_iceberg.table.maintenance_marks import estimate_duration
 from floe_dagster_iceberg.table.manifest_rewrite import ManifestGroups, plan_manifests
 from floe_dagster_iceberg.table.orphans import OrphanSearch, find_orphans
@@ -91,7 +87,7 @@ def plan_expiry(task: Task) -> MaintenancePlan:
     """Plan to let old snapshots go, with the files that only they need."""
     table, policy = task.table, task.policy.expiry
     try:
-        rails.check_expiry(table, policy)
+        guardrails.check_expiry(table, policy)
     except MaintenanceRefusedError as refused:
         return task.blocked(str(refused))
     forecast = forecast_expiry(table, policy, task.now, task.manifests)
@@ -170,7 +166,7 @@ def plan_orphans(
         why = f"Spark finds no orphans younger than {format_duration(YOUNGEST_ORPHANS_OF_SPARK)}"
         return task.blocked(f"{why}. Raise older_than, or use engine 'auto'.", engine=choice.engine), None
     try:
-        rails.check_orphan_policy(table, policy, neighbours(table))
+        guardrails.check_orphan_policy(table, policy, neighbours(table))
         found = find_orphans(
             table,
             now=task.now,
@@ -178,7 +174,7 @@ def plan_orphans(
             grace=policy.grace,
             only=seen_by_spark if choice.engine is MaintenanceEngine.SPARK else None,
         )
-        rails.check_orphans(table, policy, found)
+        guardrails.check_orphans(table, policy, found)
     except MaintenanceRefusedError as refused:
         return task.blocked(str(refused), engine=choice.engine), None
     orphans, due = found.orphans.files, [file for quarantine in found.due for file in quarantine.files]
@@ -230,3 +226,73 @@ def _manifests_need_spark(task: Task, groups: ManifestGroups) -> str | None:
     if entries > MOST_ENTRIES_TO_SORT:
         return f"{entries} entries of manifests would be sorted in memory"
     return commit_needs_spark(task.table.metadata.format_version)
+
+
+NEWEST_FORMAT_OF_PYICEBERG: Final = 2
+# Rows of a group are sorted in memory, where they take several times their size on disk.
+MOST_BYTES_TO_SORT: Final = 256 * 1024 * 1024
+# Entries of the manifests that are put together are sorted in memory.
+MOST_ENTRIES_TO_SORT: Final = 500_000
+# Its procedure refuses to look for younger ones, even for a dry run.
+YOUNGEST_ORPHANS_OF_SPARK: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class ChosenEngine:
+    """Who does it, or why nobody can.
+
+    Attributes:
+        engine: The engine that does it, or that is missing.
+        blocked_by: What stands in the way, and the remedy.
+    """
+
+    engine: MaintenanceEngine
+    blocked_by: str | None = None
+
+
+def choose_engine(asked_for: MaintenanceEngine, needs_spark: str | None, *, has_spark: bool) -> ChosenEngine:
+    """Choose by what was asked for, and by what PyIceberg cannot do.
+
+    Args:
+        asked_for: The policy's engine.
+        needs_spark: Why PyIceberg cannot do it, as the beginning of a sentence; None when it can.
+        has_spark: Whether there is a Spark session to be had.
+    """
+    if asked_for is MaintenanceEngine.PYICEBERG:
+        remedy = (
+            None if needs_spark is None else f"{needs_spark}, which PyIceberg cannot do. Use engine 'auto' or 'spark'."
+        )
+        return ChosenEngine(MaintenanceEngine.PYICEBERG, remedy)
+    if asked_for is MaintenanceEngine.AUTO and needs_spark is None:
+        return ChosenEngine(MaintenanceEngine.PYICEBERG)
+    if has_spark:
+        return ChosenEngine(MaintenanceEngine.SPARK)
+    why = "Engine 'spark' was asked for" if needs_spark is None else f"{needs_spark}, which PyIceberg cannot do"
+    return ChosenEngine(
+        MaintenanceEngine.SPARK, f"{why}, and there is no Spark session. Configure an IcebergSparkResource."
+    )
+
+
+def compaction_needs_spark(
+    format_version: int, live: LiveFiles, groups: Sequence[FileGroup], strategy: CompactionStrategyType
+) -> str | None:
+    """Why PyIceberg cannot rewrite these files; None when it can."""
+    if (reason := commit_needs_spark(format_version)) is not None:
+        return reason
+    if strategy is CompactionStrategyType.Z_ORDER:
+        return "The files are to be in z-order"
+    if live.equality_deletes:
+        return f"The table has {len(live.equality_deletes)} equality delete files"
+    if others := sum(file.file_format != FileFormat.PARQUET for file in live.data):
+        return f"{others} data files are not Parquet"
+    largest = max((group.total_bytes for group in groups), default=0)
+    if strategy is CompactionStrategyType.SORT and largest > MOST_BYTES_TO_SORT:
+        return f"A partition of {format_bytes(largest)} would be sorted in memory"
+    return None
+
+
+def commit_needs_spark(format_version: int) -> str | None:
+    """Why PyIceberg cannot commit to a table; None when it can."""
+    if format_version > NEWEST_FORMAT_OF_PYICEBERG:
+        return f"The table has format version {format_version}"
+    return None

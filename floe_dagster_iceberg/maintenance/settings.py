@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Annotated, Any, Final, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from dagster import Config
 from pydantic import AfterValidator, Field
 
 from floe_dagster_iceberg.artifacts.shapes import faults_as_errors
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models import MaintenancePolicy
+from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
+from floe_dagster_iceberg.models import HealthTier, MaintenanceEngine, MaintenancePolicy
 from floe_dagster_iceberg.models.base import FrozenModel
 from floe_dagster_iceberg.models.faults import unknown
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
@@ -154,3 +156,66 @@ def _policy_names(asset: MaintenanceAsset) -> list[str]:
 def _refuse_unknown(settings: Mapping[str, Any], known: Sequence[str], *, path: str) -> None:
     if faults := [f"{path}.{name} {unknown(str(name), known)}" for name in settings if name not in known]:
         raise ValidationError(f"Compiled artifacts are not valid. {'; '.join(faults)}.")
+
+
+class EngineChoice(Enum):
+    """`MaintenanceEngine` for the launchpad, which takes the names of an enum and not its values."""
+
+    auto = "auto"
+    pyiceberg = "pyiceberg"
+    spark = "spark"
+
+
+class TierChoice(Enum):
+    """`HealthTier` for the launchpad, which takes the names of an enum and not its values."""
+
+    summary = "summary"
+    manifests = "manifests"
+    files = "files"
+
+
+class MaintenanceConfig(Config):
+    """Run configuration of the maintenance assets; what is not set is as the policy says."""
+
+    tables: list[str] = Field(
+        default_factory=list,
+        description="Globs over 'namespace.table', as in 'bronze.*' or 'gold.orders'; those of the policy if empty.",
+    )
+    dry_run: bool | None = Field(default=None, description="Plan only, and change nothing.")
+    engine: EngineChoice | None = Field(
+        default=None, description="Who does the work: auto takes PyIceberg where that is safe, Spark where it is not."
+    )
+    fail_on_error: bool = Field(
+        default=False,
+        description="Whether one failed table fails the run. Otherwise only a run in which every table failed does.",
+    )
+
+    def apply_to(self, sources: PolicySources) -> PolicySources:
+        """The sources of the policy with this run's values on top."""
+        return sources.with_run(
+            tables=tuple(self.tables) or None,
+            dry_run=self.dry_run,
+            engine=None if self.engine is None else MaintenanceEngine(self.engine.value),
+        )
+
+
+class HealthConfig(MaintenanceConfig):
+    """Run configuration of the health asset, which never changes a table."""
+
+    tier: TierChoice = Field(
+        default=TierChoice.files,
+        description="How deep to look: metadata alone, manifest lists too, or every manifest too.",
+    )
+
+    @property
+    def health_tier(self) -> HealthTier:
+        """The tier to measure."""
+        return HealthTier(self.tier.value)
+
+
+class OrphanConfig(MaintenanceConfig):
+    """Run configuration of the orphan asset, which can also undo what it did."""
+
+    restore: bool = Field(
+        default=False, description="Move files that are in quarantine back to where they were, instead of new ones in."
+    )

@@ -28,9 +28,9 @@ from maintenance_lake import GROUP, NeglectedLake, metadata_of, run_asset
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.factory import IcebergBundle, create_iceberg_resources
-from floe_dagster_iceberg.maintenance.checks import build_health_checks
 from floe_dagster_iceberg.maintenance.definitions import build_maintenance_definitions
-from floe_dagster_iceberg.maintenance.sensor import SENSOR, Verdict, choose
+from floe_dagster_iceberg.maintenance.health_checks import build_health_checks
+from floe_dagster_iceberg.maintenance.schedules import SENSOR, Verdict, choose
 from floe_dagster_iceberg.models import (
     CompactionPolicy,
     HealthThresholds,

@@ -9,7 +9,7 @@ from maintenance_tables import DAY, ORDERS, make_orders
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
-from floe_dagster_iceberg.maintenance import rails
+from floe_dagster_iceberg.maintenance import guardrails
 from floe_dagster_iceberg.models import ExpiryPolicy, MaintenanceRail, OrphanPolicy
 from floe_dagster_iceberg.table.file_cleanup import UnreachedFiles
 from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -28,17 +28,17 @@ def found(table: Table, **arguments: Any) -> OrphanSearch:
 
 def expiry(table: Table, overrides: list[MaintenanceRail], **arguments: Any) -> None:
     # As a policy looks that came past its own checks, by a copy for instance.
-    rails.check_expiry(table, ExpiryPolicy().model_copy(update={**arguments, "overrides": tuple(overrides)}))
+    guardrails.check_expiry(table, ExpiryPolicy().model_copy(update={**arguments, "overrides": tuple(overrides)}))
 
 
 def orphan_policy(table: Table, overrides: list[MaintenanceRail], **arguments: Any) -> None:
     neighbours = arguments.pop("neighbours", [])
     policy = OrphanPolicy().model_copy(update={**arguments, "overrides": tuple(overrides)})
-    rails.check_orphan_policy(table, policy, neighbours)
+    guardrails.check_orphan_policy(table, policy, neighbours)
 
 
 def orphans(table: Table, overrides: list[MaintenanceRail], **arguments: Any) -> None:
-    rails.check_orphans(table, OrphanPolicy(overrides=overrides), found(table, **arguments))
+    guardrails.check_orphans(table, OrphanPolicy(overrides=overrides), found(table, **arguments))
 
 
 CASES = [

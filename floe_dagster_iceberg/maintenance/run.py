@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
 from floe_dagster_iceberg.errors import CommitConflictError, EngineCapabilityError
-from floe_dagster_iceberg.maintenance.neighbours import Neighbourhood
 from floe_dagster_iceberg.maintenance.planning import (
     plan_compaction,
     plan_expiry,
@@ -13,7 +12,8 @@ from floe_dagster_iceberg.maintenance.planning import (
     plan_orphans,
     plan_position_deletes,
 )
-from floe_dagster_iceberg.maintenance.tasks import NOTHING_LEFT, Task, Work, too_early
+from floe_dagster_iceberg.maintenance.table_selection import TableLocations
+from floe_dagster_iceberg.maintenance.task import NOTHING_LEFT, Task, Work, too_early
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenancePlan
 from floe_dagster_iceberg.table.commit import CommitBudget
 from floe_dagster_iceberg.table.compaction import FileRewrite, rewrite_files
@@ -26,7 +26,7 @@ from floe_dagster_iceberg.telemetry.metrics import count_reclaimed
 
 if TYPE_CHECKING:
     # They load pyspark, which only those need who have a session.
-    from floe_dagster_iceberg.maintenance.spark_runs import SparkRun
+    from floe_dagster_iceberg.maintenance.spark_runner import SparkRun
     from floe_dagster_iceberg.spark.maintenance import SparkProvider
 
 # Groups of files that one commit of a rewrite with partial progress takes.
@@ -60,7 +60,7 @@ class TaskRunner:
     ) -> None:
         self._manager, self._spark, self._progress = manager, spark, progress
         self._snapshot_properties = snapshot_properties
-        self._neighbourhood = Neighbourhood(manager)
+        self._locations = TableLocations(manager)
 
     def plan(self, task: Task) -> Planned:
         """Plan; nothing is changed."""
@@ -76,7 +76,9 @@ class TaskRunner:
             case MaintenanceOperation.MANIFESTS:
                 return Planned(plan_manifest_rewrite(task))
             case MaintenanceOperation.ORPHAN_FILES:
-                return Planned(*plan_orphans(task, self._neighbourhood.sharing, lambda: self._seen_by_spark(task)))
+                return Planned(
+                    *plan_orphans(task, self._locations.overlapping_tables, lambda: self._seen_by_spark(task))
+                )
             case _:
                 assert_never(task.operation)
 
@@ -170,7 +172,7 @@ class TaskRunner:
         return self._by_spark(task).find_orphans(older_than=task.now - task.policy.orphans.older_than)
 
     def _by_spark(self, task: Task) -> "SparkRun":
-        from floe_dagster_iceberg.maintenance.spark_runs import SparkRun  # noqa: PLC0415 - it loads pyspark
+        from floe_dagster_iceberg.maintenance.spark_runner import SparkRun  # noqa: PLC0415 - it loads pyspark
 
         if self._spark is None:
             raise EngineCapabilityError("There is no Spark session. Configure an IcebergSparkResource.", engine="spark")

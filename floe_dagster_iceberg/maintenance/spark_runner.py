@@ -8,7 +8,7 @@ from typing import TypeVar, assert_never
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import CommitConflictError
-from floe_dagster_iceberg.maintenance.tasks import NOTHING_LEFT, Task, Work
+from floe_dagster_iceberg.maintenance.task import NOTHING_LEFT, Task, Work
 from floe_dagster_iceberg.models import MaintenanceOperation, MaintenancePlan
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.spark.maintenance import ProcedureAnswer, SparkProcedures, SparkProvider
