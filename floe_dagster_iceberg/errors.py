@@ -232,7 +232,7 @@ class CompactionError(IcebergError):
 
 
 class MaintenanceRefusedError(IcebergError):
-    """A safety rail stopped a maintenance operation before it changed anything."""
+    """A guardrail stopped a maintenance operation before it changed anything."""
 
     def __init__(self, table: object, *, rail: str, reason: str) -> None:
         self.rail, self.reason = rail, reason

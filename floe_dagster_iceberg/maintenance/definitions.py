@@ -18,8 +18,8 @@ from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring, build_maintenance_assets
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
 from floe_dagster_iceberg.maintenance.schedules import build_compaction_sensor, build_jobs, build_schedules
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset, MaintenanceSettings
-from floe_dagster_iceberg.models import MaintenancePolicy
+from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, MaintenanceSettings
+from floe_dagster_iceberg.models import MaintenanceOperation, MaintenancePolicy
 
 _logger = logging.getLogger(__name__)
 
@@ -63,9 +63,9 @@ def build_maintenance_definitions(
     Raises:
         ValidationError: A cron schedule or the time zone is not valid, or an asset unknown.
     """
-    if unknown := (crons or {}).keys() - set(MaintenanceAsset):
+    if unknown := (crons or {}).keys() - set(MAINTENANCE_ASSETS):
         raise ValidationError(
-            f"There is no maintenance asset '{min(unknown)}' to schedule. Known are {', '.join(MaintenanceAsset)}."
+            f"There is no maintenance asset '{min(unknown)}' to schedule. Known are {', '.join(MAINTENANCE_ASSETS)}."
         )
     settings = MaintenanceSettings.from_artifacts(
         {"timezone": timezone, **{name: {"cron": cron} for name, cron in (crons or {}).items()}}
@@ -85,7 +85,7 @@ def build_parts(
     wiring: MaintenanceWiring,
     settings: MaintenanceSettings,
     *,
-    job_tags: Mapping[MaintenanceAsset, Mapping[str, Any]] | None = None,
+    job_tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = None,
     health_checks: Sequence[AssetCheckKey] = (),
 ) -> MaintenanceParts:
     """The definitions one by one, for those who add to them.
@@ -106,7 +106,10 @@ def build_parts(
     jobs = build_jobs(job_tags)
     sensors = [
         build_compaction_sensor(
-            health_checks, jobs[MaintenanceAsset.COMPACTION], budget=effective.policy.budget, settings=settings.sensor
+            health_checks,
+            jobs[MaintenanceOperation.COMPACTION],
+            budget=effective.policy.budget,
+            settings=settings.sensor,
         )
     ]
     return MaintenanceParts(

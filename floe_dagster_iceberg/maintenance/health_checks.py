@@ -24,7 +24,7 @@ from floe_dagster_iceberg.maintenance.descriptions import format_setting
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
 from floe_dagster_iceberg.maintenance.report import draw_histogram
-from floe_dagster_iceberg.maintenance.runner import gain_of
+from floe_dagster_iceberg.maintenance.runner import files_saved_per_mib
 from floe_dagster_iceberg.models import (
     HealthThresholds,
     MaintenanceOperation,
@@ -243,6 +243,6 @@ def _remedy_metadata(
     metadata: dict[str, Any] = {"iceberg/remedies": sorted(remedies)}
     if MaintenanceOperation.COMPACTION in remedies:
         plan = maintenance.plan(MaintenanceOperation.COMPACTION, table, policy)
-        metadata["iceberg/compaction_gain"] = gain_of(plan)
+        metadata["iceberg/compaction_gain"] = files_saved_per_mib(plan)
         metadata["iceberg/compaction_bytes"] = plan.input_bytes
     return metadata

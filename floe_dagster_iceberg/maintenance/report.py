@@ -8,8 +8,13 @@ from dagster import MetadataValue
 
 from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySource
 from floe_dagster_iceberg.maintenance.runner import TableOutcome
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
-from floe_dagster_iceberg.models import FileSizeBin, MaintenanceResult, MaintenanceStatus, TableHealth
+from floe_dagster_iceberg.models import (
+    FileSizeBin,
+    MaintenanceOperation,
+    MaintenanceResult,
+    MaintenanceStatus,
+    TableHealth,
+)
 from floe_dagster_iceberg.models.quantities import format_bytes
 from floe_dagster_iceberg.secrets import redact
 
@@ -30,7 +35,7 @@ _MEASURES: Mapping[str, Callable[[TableHealth], int | None]] = {
 
 
 def build_operation_metadata(
-    which: MaintenanceAsset, outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
+    which: MaintenanceOperation, outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
 ) -> dict[str, MetadataValue]:
     """Metadata of an operation over many tables.
 
@@ -105,7 +110,7 @@ def _work(results: Sequence[MaintenanceResult]) -> dict[str, MetadataValue]:
         metadata["iceberg/planned_snapshots"] = MetadataValue.int(sum(plan.snapshots for plan in plans))
     if statements := [redact(result.statement) for result in results if result.statement]:
         metadata["iceberg/statements"] = MetadataValue.md("\n\n".join(f"```sql\n{text}\n```" for text in statements))
-    if overrides := sorted({rail.value for result in results for rail in result.overrides}):
+    if overrides := sorted({guardrail.value for result in results for guardrail in result.overrides}):
         metadata["iceberg/overrides"] = MetadataValue.text(", ".join(overrides))
     return metadata
 

@@ -10,7 +10,6 @@ from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.maintenance.descriptions import describe_result
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySources
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
 from floe_dagster_iceberg.maintenance.table_selection import select_tables
 from floe_dagster_iceberg.models import (
     HealthTier,
@@ -30,13 +29,6 @@ if TYPE_CHECKING:
     # It brings PyIceberg and Arrow along, seconds that loading must not cost.
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
-_OPERATIONS: Final = {
-    MaintenanceAsset.TABLE_HEALTH: (),
-    MaintenanceAsset.COMPACTION: (MaintenanceOperation.COMPACTION, MaintenanceOperation.POSITION_DELETES),
-    MaintenanceAsset.SNAPSHOT_EXPIRY: (MaintenanceOperation.SNAPSHOT_EXPIRY,),
-    MaintenanceAsset.MANIFESTS: (MaintenanceOperation.MANIFESTS,),
-    MaintenanceAsset.ORPHAN_FILES: (MaintenanceOperation.ORPHAN_FILES,),
-}
 # From the worst to the best that can be said of a table on which several operations ran.
 _BY_WEIGHT: Final = (
     MaintenanceStatus.FAILED,
@@ -96,7 +88,7 @@ class MaintenanceRun:
 
     def __init__(
         self,
-        asset: MaintenanceAsset,
+        asset: MaintenanceOperation,
         manager: "IcebergTableManager",
         maintenance: TableMaintenance,
         sources: PolicySources,
@@ -165,17 +157,15 @@ class MaintenanceRun:
         candidate = _Candidate(table, policy)
         if loaded.metadata.current_snapshot_id is None:
             return _skipped(candidate, "The table is empty.")
-        section = self._asset.policy_section
-        if self._asset is not MaintenanceAsset.TABLE_HEALTH and not getattr(policy.policy, section).enabled:
-            return _skipped(candidate, f"Switched off by {policy.sources[f'{section}.enabled']}.")
+        if not policy.policy.section_of(self._asset).enabled:
+            return _skipped(candidate, f"Switched off by {policy.sources[f'{self._asset.policy_section}.enabled']}.")
         return candidate
 
     def _operate_on(self, candidate: _Candidate, budget: "_Budget") -> TableOutcome:
         policy = candidate.policy.policy.model_copy(update={"budget": budget.left})
-        results: list[MaintenanceResult] = []
-        for operation in _OPERATIONS[self._asset]:
-            if operation is not MaintenanceOperation.POSITION_DELETES or _has_deletes_to_rewrite(policy, results[-1]):
-                results.append(self._maintenance.execute(operation, candidate.table, policy))
+        results = [self._maintenance.execute(self._asset, candidate.table, policy)]
+        if self._asset is MaintenanceOperation.COMPACTION and _has_deletes_to_rewrite(policy, results[0]):
+            results.append(self._maintenance.execute(MaintenanceOperation.POSITION_DELETES, candidate.table, policy))
         status = min((result.status for result in results), key=_BY_WEIGHT.index)
         told = [result for result in results if result.status is status]
         note = " ".join(describe_result(result) for result in told)
@@ -206,7 +196,7 @@ class MaintenanceRun:
 
     def _ranked(self, candidates: Sequence[_Candidate]) -> Sequence[_Candidate]:
         """Where bytes are limited, those first that lose the most files for each byte that is rewritten."""
-        if self._asset is not MaintenanceAsset.COMPACTION or self.policy.policy.budget.max_rewrite_bytes is None:
+        if self._asset is not MaintenanceOperation.COMPACTION or self.policy.policy.budget.max_rewrite_bytes is None:
             return candidates
         return sorted(candidates, key=self._gain, reverse=True)
 
@@ -216,7 +206,7 @@ class MaintenanceRun:
         except FloeStorageError:
             # Its turn will come, and will say what is wrong with it.
             return 0.0
-        return gain_of(plan)
+        return files_saved_per_mib(plan)
 
     def _tell(self, progress: str, outcome: TableOutcome) -> None:
         message = f"{self._asset}, {progress}: {outcome.table} {outcome.status}. {outcome.note}"
@@ -267,7 +257,7 @@ def _has_deletes_to_rewrite(policy: MaintenancePolicy, compacted: MaintenanceRes
     return policy.compaction.rewrite_position_deletes and health is not None and health.delete_files > 0
 
 
-def gain_of(plan: MaintenancePlan) -> float:
+def files_saved_per_mib(plan: MaintenancePlan) -> float:
     """Files that compaction would save for each MiB it rewrites; 0 when it would do nothing."""
     if not plan.is_actionable:
         return 0.0

@@ -27,7 +27,7 @@ from dagster import (
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.assets import GROUP, maintenance_key
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset, ScheduleSettings, SensorSettings
+from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, ScheduleSettings, SensorSettings
 from floe_dagster_iceberg.models import MaintenanceBudget, MaintenanceOperation
 
 OPERATION_TAG: Final = "floe/maintenance"
@@ -40,12 +40,12 @@ _UNFINISHED: Final = (
 )
 
 
-def job_name(which: MaintenanceAsset) -> str:
+def job_name(which: MaintenanceOperation) -> str:
     """Name of the job that materializes a maintenance asset."""
     return f"{GROUP}_{which}_job"
 
 
-def build_jobs(tags: Mapping[MaintenanceAsset, Mapping[str, Any]] | None = None) -> dict[MaintenanceAsset, Any]:
+def build_jobs(tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = None) -> dict[MaintenanceOperation, Any]:
     """A job for each maintenance asset.
 
     Args:
@@ -58,12 +58,12 @@ def build_jobs(tags: Mapping[MaintenanceAsset, Mapping[str, Any]] | None = None)
             description=f"Materializes {maintenance_key(which).to_user_string()}.",
             tags={OPERATION_TAG: which.value, **(tags or {}).get(which, {})},
         )
-        for which in MaintenanceAsset
+        for which in MAINTENANCE_ASSETS
     }
 
 
 def build_schedules(
-    jobs: Mapping[MaintenanceAsset, Any], settings: Mapping[MaintenanceAsset, ScheduleSettings]
+    jobs: Mapping[MaintenanceOperation, Any], settings: Mapping[MaintenanceOperation, ScheduleSettings]
 ) -> Sequence[ScheduleDefinition]:
     """A schedule for each job.
 
@@ -73,13 +73,13 @@ def build_schedules(
     return [_build_schedule(which, job, settings[which]) for which, job in jobs.items()]
 
 
-def unfinished_run_id(instance: DagsterInstance, which: MaintenanceAsset) -> str | None:
+def unfinished_run_id(instance: DagsterInstance, which: MaintenanceOperation) -> str | None:
     """A run of the asset's job that is waiting or at work, if there is one."""
     filters = RunsFilter(job_name=job_name(which), statuses=list(_UNFINISHED))
     return next((record.dagster_run.run_id for record in instance.get_run_records(filters, limit=1)), None)
 
 
-def _build_schedule(which: MaintenanceAsset, job: Any, settings: ScheduleSettings) -> ScheduleDefinition:
+def _build_schedule(which: MaintenanceOperation, job: Any, settings: ScheduleSettings) -> ScheduleDefinition:
     def request_run(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
         if (run_id := unfinished_run_id(context.instance, which)) is not None:
             return SkipReason(f"Run {run_id} of {job_name(which)} is not finished yet.")
@@ -106,7 +106,7 @@ SENSOR: Final = f"{GROUP}_compact_unhealthy_tables"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LatestCheck:
     """What a health check said last.
 
     Attributes:
@@ -143,18 +143,16 @@ def build_compaction_sensor(
     """
 
     def evaluate(context: SensorEvaluationContext) -> SensorResult:
-        verdicts = list(_read_verdicts(context.instance, checks))
-        well = {verdict.check for verdict in verdicts if not verdict.needs_compaction}
+        latest = list(_read_latest_checks(context.instance, checks))
+        well = {each.check for each in latest if not each.needs_compaction}
         served = set(json.loads(context.cursor or "[]")) & {check.to_user_string() for check in checks} - well
-        waiting = [verdict for verdict in verdicts if verdict.check not in served | well]
+        waiting = [each for each in latest if each.check not in served | well]
         if not waiting:
             return _waits("No health check asks for compaction that was not requested already.", served)
-        if (run_id := unfinished_run_id(context.instance, MaintenanceAsset.COMPACTION)) is not None:
+        if (run_id := unfinished_run_id(context.instance, MaintenanceOperation.COMPACTION)) is not None:
             return _waits(f"Run {run_id} compacts tables at this moment.", served)
         chosen = choose(waiting, budget)
-        return SensorResult(
-            run_requests=[_request(chosen)], cursor=_cursor(served | {verdict.check for verdict in chosen})
-        )
+        return SensorResult(run_requests=[_request(chosen)], cursor=_cursor(served | {each.check for each in chosen}))
 
     return SensorDefinition(
         name=SENSOR,
@@ -166,19 +164,19 @@ def build_compaction_sensor(
     )
 
 
-def choose(waiting: Sequence[Verdict], budget: MaintenanceBudget) -> list[Verdict]:
+def choose(waiting: Sequence[LatestCheck], budget: MaintenanceBudget) -> list[LatestCheck]:
     """The tables of the next run: those that gain most, within the budget, but at least one."""
-    chosen: list[Verdict] = []
+    chosen: list[LatestCheck] = []
     left = budget.max_rewrite_bytes
-    for verdict in sorted(waiting, key=lambda each: (-each.gain, each.check)):
+    for each in sorted(waiting, key=lambda each: (-each.gain, each.check)):
         # A table beyond the whole budget would wait for ever; its run does as much as fits.
-        if left is None or not chosen or verdict.rewrite_bytes <= left:
-            chosen.append(verdict)
-            left = None if left is None else left - verdict.rewrite_bytes
+        if left is None or not chosen or each.rewrite_bytes <= left:
+            chosen.append(each)
+            left = None if left is None else left - each.rewrite_bytes
     return chosen
 
 
-def _read_verdicts(instance: DagsterInstance, checks: Sequence[AssetCheckKey]) -> Iterator[Verdict]:
+def _read_latest_checks(instance: DagsterInstance, checks: Sequence[AssetCheckKey]) -> Iterator[LatestCheck]:
     for check in checks:
         record = instance.get_latest_asset_check_evaluation_record(check)
         evaluation = None if record is None else record.evaluation
@@ -192,11 +190,11 @@ def _read_verdicts(instance: DagsterInstance, checks: Sequence[AssetCheckKey]) -
         name = check.to_user_string()
         remedies: Any = said.get("iceberg/remedies", [])
         if evaluation.passed or MaintenanceOperation.COMPACTION.value not in remedies:
-            yield Verdict(name, str(record.id), needs_compaction=False)
+            yield LatestCheck(name, str(record.id), needs_compaction=False)
             continue
         gain: Any = said["iceberg/compaction_gain"]
         rewrite_bytes: Any = said["iceberg/compaction_bytes"]
-        yield Verdict(
+        yield LatestCheck(
             name,
             str(record.id),
             needs_compaction=True,
@@ -206,13 +204,13 @@ def _read_verdicts(instance: DagsterInstance, checks: Sequence[AssetCheckKey]) -
         )
 
 
-def _request(chosen: Sequence[Verdict]) -> RunRequest:
-    op = maintenance_key(MaintenanceAsset.COMPACTION).to_python_identifier()
+def _request(chosen: Sequence[LatestCheck]) -> RunRequest:
+    op = maintenance_key(MaintenanceOperation.COMPACTION).to_python_identifier()
     # The same evaluations never start two runs, even when the cursor is lost.
-    evaluations = "\n".join(f"{verdict.check} {verdict.evaluation}" for verdict in chosen)
+    evaluations = "\n".join(f"{each.check} {each.evaluation}" for each in chosen)
     return RunRequest(
         run_key=hashlib.sha256(evaluations.encode()).hexdigest(),
-        run_config={"ops": {op: {"config": {"tables": [verdict.table for verdict in chosen]}}}},
+        run_config={"ops": {op: {"config": {"tables": [each.table for each in chosen]}}}},
         tags={"floe/cause": "iceberg_table_health"},
     )
 

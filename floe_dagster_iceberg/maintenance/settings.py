@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Annotated, Any, Final, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from floe_dagster_iceberg.artifacts.shapes import faults_as_errors
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
-from floe_dagster_iceberg.models import HealthTier, MaintenanceEngine, MaintenancePolicy
+from floe_dagster_iceberg.models import HealthTier, MaintenanceEngine, MaintenanceOperation, MaintenancePolicy
 from floe_dagster_iceberg.models.base import FrozenModel
 from floe_dagster_iceberg.models.faults import unknown
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
@@ -20,29 +20,17 @@ from floe_dagster_iceberg.models.maintenance import OperationPolicy
 _PATH: Final = "plugins.orchestrator.config.maintenance"
 
 
-class MaintenanceAsset(StrEnum):
-    """The maintenance assets by the last part of their key."""
-
-    TABLE_HEALTH = "table_health"
-    COMPACTION = "compaction"
-    SNAPSHOT_EXPIRY = "snapshot_expiry"
-    MANIFESTS = "manifests"
-    ORPHAN_FILES = "orphan_files"
-
-    @property
-    def policy_section(self) -> str:
-        """The section of `MaintenancePolicy` that decides about it."""
-        return _SECTIONS.get(self, self.value)
-
-
-_SECTIONS: Final = {MaintenanceAsset.SNAPSHOT_EXPIRY: "expiry", MaintenanceAsset.ORPHAN_FILES: "orphans"}
+# Position deletes have no asset of their own: compaction rewrites them.
+MAINTENANCE_ASSETS: Final[tuple[MaintenanceOperation, ...]] = tuple(
+    operation for operation in MaintenanceOperation if operation is not MaintenanceOperation.POSITION_DELETES
+)
 # One after the other in the night, the costly and the irreversible ones on Sundays only.
 DEFAULT_CRONS: Final = {
-    MaintenanceAsset.TABLE_HEALTH: "0 1 * * *",
-    MaintenanceAsset.COMPACTION: "0 2 * * *",
-    MaintenanceAsset.SNAPSHOT_EXPIRY: "0 3 * * *",
-    MaintenanceAsset.MANIFESTS: "0 4 * * 0",
-    MaintenanceAsset.ORPHAN_FILES: "0 5 * * 0",
+    MaintenanceOperation.TABLE_HEALTH: "0 1 * * *",
+    MaintenanceOperation.COMPACTION: "0 2 * * *",
+    MaintenanceOperation.SNAPSHOT_EXPIRY: "0 3 * * *",
+    MaintenanceOperation.MANIFESTS: "0 4 * * 0",
+    MaintenanceOperation.ORPHAN_FILES: "0 5 * * 0",
 }
 
 
@@ -80,7 +68,7 @@ class _General(FrozenModel):
     compaction_sensor: SensorSettings = Field(default=SensorSettings(), description="The sensor.")
 
 
-_KNOWN: Final = tuple(dict.fromkeys((*_General.model_fields, *MaintenanceAsset, *MaintenancePolicy.model_fields)))
+_KNOWN: Final = tuple(dict.fromkeys((*_General.model_fields, *MAINTENANCE_ASSETS, *MaintenancePolicy.model_fields)))
 
 
 @dataclass(frozen=True)
@@ -94,8 +82,10 @@ class MaintenanceSettings:
     """
 
     policy: Mapping[str, Any] = field(default_factory=dict)
-    schedules: Mapping[MaintenanceAsset, ScheduleSettings] = field(
-        default_factory=lambda: {asset: _complete(asset, ScheduleSettings(), _General()) for asset in MaintenanceAsset}
+    schedules: Mapping[MaintenanceOperation, ScheduleSettings] = field(
+        default_factory=lambda: {
+            asset: _complete(asset, ScheduleSettings(), _General()) for asset in MAINTENANCE_ASSETS
+        }
     )
     sensor: SensorSettings = field(default_factory=SensorSettings)
 
@@ -113,20 +103,20 @@ class MaintenanceSettings:
         _refuse_unknown(rest, _KNOWN, path=_PATH)
         with faults_as_errors(_PATH, _General, with_values=True):
             general = _General.model_validate({name: rest.pop(name) for name in _General.model_fields if name in rest})
-        schedules = {}
-        for asset in MaintenanceAsset:
+        schedules: dict[MaintenanceOperation, ScheduleSettings] = {}
+        for asset in MAINTENANCE_ASSETS:
             name, section = _pop_section(rest, asset)
             _refuse_unknown(section, [*ScheduleSettings.model_fields, *_policy_names(asset)], path=f"{_PATH}.{name}")
             own = {"enabled": section.get("enabled")}
             own |= {key: section.pop(key) for key in ("cron", "timezone", "resources") if key in section}
             with faults_as_errors(f"{_PATH}.{name}", ScheduleSettings, with_values=True):
                 schedules[asset] = _complete(asset, ScheduleSettings.model_validate(own), general)
-            if asset is not MaintenanceAsset.TABLE_HEALTH and section:
+            if asset is not MaintenanceOperation.TABLE_HEALTH and section:
                 rest[asset.policy_section] = section
         return cls(policy=rest, schedules=schedules, sensor=general.compaction_sensor)
 
 
-def _complete(asset: MaintenanceAsset, own: ScheduleSettings, general: _General) -> ScheduleSettings:
+def _complete(asset: MaintenanceOperation, own: ScheduleSettings, general: _General) -> ScheduleSettings:
     return ScheduleSettings(
         cron=own.cron or DEFAULT_CRONS[asset],
         timezone=own.timezone or general.timezone,
@@ -135,7 +125,7 @@ def _complete(asset: MaintenanceAsset, own: ScheduleSettings, general: _General)
     )
 
 
-def _pop_section(settings: dict[str, Any], asset: MaintenanceAsset) -> tuple[str, dict[str, Any]]:
+def _pop_section(settings: dict[str, Any], asset: MaintenanceOperation) -> tuple[str, dict[str, Any]]:
     """The section of an asset, and the name it goes by."""
     names = [name for name in dict.fromkeys((asset.value, asset.policy_section)) if name in settings]
     if len(names) > 1:
@@ -146,7 +136,7 @@ def _pop_section(settings: dict[str, Any], asset: MaintenanceAsset) -> tuple[str
     return next(iter(names), asset.value), dict(section)
 
 
-def _policy_names(asset: MaintenanceAsset) -> list[str]:
+def _policy_names(asset: MaintenanceOperation) -> list[str]:
     """Names of what the policy says about an asset; it says nothing about looking at tables."""
     section = MaintenancePolicy.model_fields.get(asset.policy_section)
     kind = None if section is None else section.annotation

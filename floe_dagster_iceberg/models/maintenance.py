@@ -35,16 +35,29 @@ class MaintenanceEngine(StrEnum):
 
 
 class MaintenanceOperation(StrEnum):
-    """What can be done to keep a table healthy."""
+    """What can be done to keep a table healthy; `table_health` only measures it."""
 
+    TABLE_HEALTH = "table_health"
     COMPACTION = "compaction"
     POSITION_DELETES = "position_deletes"
     SNAPSHOT_EXPIRY = "snapshot_expiry"
     MANIFESTS = "manifests"
     ORPHAN_FILES = "orphan_files"
 
+    @property
+    def policy_section(self) -> str:
+        """The section of `MaintenancePolicy` that decides about it; position deletes belong to compaction."""
+        return _SECTIONS.get(self, self.value)
 
-class MaintenanceRail(StrEnum):
+
+_SECTIONS: Final = {
+    MaintenanceOperation.POSITION_DELETES: "compaction",
+    MaintenanceOperation.SNAPSHOT_EXPIRY: "expiry",
+    MaintenanceOperation.ORPHAN_FILES: "orphans",
+}
+
+
+class Guardrail(StrEnum):
     """A check that refuses an operation before it changes anything, by the name errors and overrides use."""
 
     EXPIRY_AGE = "expiry_age"
@@ -59,22 +72,22 @@ class MaintenanceRail(StrEnum):
 class OperationPolicy(FrozenModel):
     """What the policies of all operations have in common."""
 
-    rails: ClassVar[frozenset[MaintenanceRail]] = frozenset()
+    guardrails: ClassVar[frozenset[Guardrail]] = frozenset()
 
     enabled: bool = Field(default=True, description="Whether the operation runs at all.")
     min_interval: timedelta = Field(
         default=timedelta(0), ge=timedelta(0), description="Shortest time between two runs on one table."
     )
-    overrides: Items[MaintenanceRail] = Field(
-        default=(), description="Rails that are switched off on purpose; they show in every result."
+    overrides: Items[Guardrail] = Field(
+        default=(), description="Guardrails that are switched off on purpose; they show in every result."
     )
 
     @model_validator(mode="after")
     def _overrides_belong_to_the_operation(self) -> Self:
-        for rail in self.overrides:
-            if rail not in self.rails:
-                known = ", ".join(sorted(self.rails)) or "none"
-                raise ValueError(f"{type(self).__name__} has no rail '{rail}' to override: known are {known}")
+        for guardrail in self.overrides:
+            if guardrail not in self.guardrails:
+                known = ", ".join(sorted(self.guardrails)) or "none"
+                raise ValueError(f"{type(self).__name__} has no guardrail '{guardrail}' to override: known are {known}")
         return self
 
 
@@ -131,8 +144,8 @@ class CompactionPolicy(OperationPolicy):
 class ExpiryPolicy(OperationPolicy):
     """Which snapshots expire: those older than `max_age`, outside the newest, and without a branch or tag."""
 
-    rails = frozenset(
-        {MaintenanceRail.EXPIRY_AGE, MaintenanceRail.GOVERNANCE_RETENTION, MaintenanceRail.GC_DISABLED},
+    guardrails = frozenset(
+        {Guardrail.EXPIRY_AGE, Guardrail.GOVERNANCE_RETENTION, Guardrail.GC_DISABLED},
     )
 
     max_age: timedelta = Field(
@@ -153,7 +166,7 @@ class ExpiryPolicy(OperationPolicy):
 
     @model_validator(mode="after")
     def _age_leaves_running_readers_alone(self) -> Self:
-        if self.max_age < MIN_EXPIRY_AGE and MaintenanceRail.EXPIRY_AGE not in self.overrides:
+        if self.max_age < MIN_EXPIRY_AGE and Guardrail.EXPIRY_AGE not in self.overrides:
             raise ValueError(
                 f"max_age of {format_duration(self.max_age)} is below the floor of {format_duration(MIN_EXPIRY_AGE)}: "
                 "running readers would lose their snapshot. Raise it, or name 'expiry_age' in expiry.overrides"
@@ -164,13 +177,13 @@ class ExpiryPolicy(OperationPolicy):
 class OrphanPolicy(OperationPolicy):
     """Which files count as orphans, and how long they wait in quarantine before they are deleted."""
 
-    rails = frozenset(
+    guardrails = frozenset(
         {
-            MaintenanceRail.ORPHAN_AGE,
-            MaintenanceRail.ORPHAN_SHARE,
-            MaintenanceRail.SHARED_LOCATION,
-            MaintenanceRail.LOCATION_MISMATCH,
-            MaintenanceRail.GC_DISABLED,
+            Guardrail.ORPHAN_AGE,
+            Guardrail.ORPHAN_SHARE,
+            Guardrail.SHARED_LOCATION,
+            Guardrail.LOCATION_MISMATCH,
+            Guardrail.GC_DISABLED,
         },
     )
 
@@ -188,13 +201,13 @@ class OrphanPolicy(OperationPolicy):
 
     @model_validator(mode="after")
     def _running_writers_are_left_alone(self) -> Self:
-        if self.older_than < MIN_ORPHAN_AGE and MaintenanceRail.ORPHAN_AGE not in self.overrides:
+        if self.older_than < MIN_ORPHAN_AGE and Guardrail.ORPHAN_AGE not in self.overrides:
             raise ValueError(
                 f"older_than of {format_duration(self.older_than)} is below the floor of "
                 f"{format_duration(MIN_ORPHAN_AGE)}: files of running writers would count as orphans. Raise it, or "
                 "name 'orphan_age' in orphans.overrides"
             )
-        if self.max_share > MAX_ORPHAN_SHARE and MaintenanceRail.ORPHAN_SHARE not in self.overrides:
+        if self.max_share > MAX_ORPHAN_SHARE and Guardrail.ORPHAN_SHARE not in self.overrides:
             raise ValueError(
                 f"max_share {self.max_share} is above the ceiling of {MAX_ORPHAN_SHARE}: that many orphans point to a "
                 "wrong location. Lower it, or name 'orphan_share' in orphans.overrides"
@@ -264,3 +277,8 @@ class MaintenancePolicy(FrozenModel):
     thresholds: HealthThresholds = Field(default=HealthThresholds(), description="When a table counts as unhealthy.")
     budget: MaintenanceBudget = Field(default=MaintenanceBudget(), description="How much one run may do.")
     dry_run: bool = Field(default=False, description="Whether to plan only and change nothing.")
+
+    def section_of(self, operation: MaintenanceOperation) -> OperationPolicy:
+        """The part of the policy that is about one operation; measuring a table needs none."""
+        section = getattr(self, operation.policy_section, None)
+        return section if isinstance(section, OperationPolicy) else OperationPolicy()

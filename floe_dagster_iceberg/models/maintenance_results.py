@@ -1,14 +1,14 @@
 """What maintenance saw, foresees and did."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
 from floe_dagster_iceberg.models.base import FrozenModel, Items
 from floe_dagster_iceberg.models.identifiers import TableIdentifier
-from floe_dagster_iceberg.models.maintenance import MaintenanceEngine, MaintenanceOperation, MaintenanceRail
+from floe_dagster_iceberg.models.maintenance import Guardrail, MaintenanceEngine, MaintenanceOperation
 
 
 class HealthTier(StrEnum):
@@ -156,9 +156,31 @@ class MaintenanceResult(FrozenModel):
     files_added: int = Field(default=0, ge=0, description="Files written.")
     bytes_added: int = Field(default=0, ge=0, description="Bytes written.")
     snapshots_expired: int = Field(default=0, ge=0, description="Snapshots that are gone.")
-    overrides: Items[MaintenanceRail] = Field(default=(), description="Rails that were switched off on purpose.")
+    overrides: Items[Guardrail] = Field(default=(), description="Guardrails that were switched off on purpose.")
     statement: str | None = Field(default=None, description="Procedure call sent to Spark, without literals.")
     error: str | None = Field(default=None, min_length=1, description="Why it failed; only for failed.")
+
+    @classmethod
+    def of_work(
+        cls,
+        table: TableIdentifier,
+        operation: MaintenanceOperation,
+        *,
+        started_at: datetime,
+        done: bool,
+        engine: MaintenanceEngine = MaintenanceEngine.PYICEBERG,
+        **work: Any,
+    ) -> Self:
+        """What an engine did; skipped unless it is `done`, because it found nothing left to do."""
+        return cls(
+            table=table,
+            operation=operation,
+            engine=engine,
+            status=MaintenanceStatus.DONE if done else MaintenanceStatus.SKIPPED,
+            started_at=started_at,
+            duration=max(timedelta(0), datetime.now(UTC) - started_at),
+            **work,
+        )
 
     @model_validator(mode="after")
     def _failed_says_why(self) -> Self:

@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemovePartitionStatisticsUpdate, TableUpdate
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
-from floe_dagster_iceberg.models import MaintenanceRail
+from floe_dagster_iceberg.models import Guardrail
 from floe_dagster_iceberg.table._pyiceberg import (
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
@@ -122,7 +122,7 @@ def stage_expiry(
     if not allow_gc_disabled and metadata.properties.get("gc.enabled", "true").lower() == "false":
         raise MaintenanceRefusedError(
             table,
-            rail=MaintenanceRail.GC_DISABLED.value,
+            rail=Guardrail.GC_DISABLED.value,
             reason="its property gc.enabled is false, so its snapshots may belong to another table too; "
             "set it to true if they do not",
         )

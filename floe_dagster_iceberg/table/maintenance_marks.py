@@ -17,12 +17,12 @@ DURATION_PROPERTY: Final = "floe.maintenance.duration-ms"
 _LAST_RUN_PROPERTY: Final = "floe.maintenance.last-{operation}"
 
 
-def mark_snapshot(operation: MaintenanceOperation, *, seconds: float) -> dict[str, str]:
+def snapshot_properties_of(operation: MaintenanceOperation, *, seconds: float) -> dict[str, str]:
     """Summary properties of a snapshot that maintenance makes after working on it for so long."""
     return {OPERATION_PROPERTY: operation.value, DURATION_PROPERTY: str(round(seconds * 1000))}
 
 
-def mark_table(operation: MaintenanceOperation, at: datetime) -> dict[str, str]:
+def last_run_property(operation: MaintenanceOperation, at: datetime) -> dict[str, str]:
     """Table properties that remember a run which makes no snapshot."""
     return {_LAST_RUN_PROPERTY.format(operation=operation.value): at.astimezone(UTC).isoformat(timespec="seconds")}
 
