@@ -228,7 +228,7 @@ class RollbackError(IcebergError):
 
 
 class CompactionError(IcebergError):
-    """Files could not be rewritten; the table is as it was before."""
+    """Spark could not rewrite files; what it committed before stays."""
 
 
 class MaintenanceRefusedError(IcebergError):

@@ -23,6 +23,7 @@ _MOST_ROWS = 200
 # What of a policy concerns an operation besides its own section, and what concerns a mere look.
 _RUN_SETTINGS = ("tables", "engine", "budget.", "dry_run")
 _HEALTH_SETTINGS = ("tables", "compaction.", "thresholds.")
+_TABLE_SOURCES = (PolicySource.TABLE, PolicySource.ICEBERG)
 
 _MEASURES: Mapping[str, Callable[[TableHealth], int | None]] = {
     "files": lambda health: health.data_files,
@@ -176,10 +177,11 @@ def _policy_table(policy: EffectivePolicy, outcomes: Sequence[TableOutcome], rel
     for outcome in outcomes:
         if outcome.policy is None:
             continue
+        own = [name for name, source in outcome.policy.sources.items() if source in _TABLE_SOURCES]
         rows += [
             (f"{name} of {outcome.table}", value, source)
-            for name, value, source in outcome.policy.describe(relevant)
-            if source is PolicySource.TABLE or (source is PolicySource.ICEBERG and (name, value) not in values)
+            for name, value, source in outcome.policy.describe(tuple(own))
+            if name.startswith(relevant) and (source is PolicySource.TABLE or (name, value) not in values)
         ]
     return _markdown(("setting", "value", "decided by"), rows)
 

@@ -83,7 +83,7 @@ class OperationPolicy(FrozenModel):
     )
 
     @model_validator(mode="after")
-    def _overrides_belong_to_the_operation(self) -> Self:
+    def _check_overrides(self) -> Self:
         for guardrail in self.overrides:
             if guardrail not in self.guardrails:
                 known = ", ".join(sorted(self.guardrails)) or "none"
@@ -127,7 +127,7 @@ class CompactionPolicy(OperationPolicy):
     )
 
     @model_validator(mode="after")
-    def _strategy_has_its_columns(self) -> Self:
+    def _check_sort_columns(self) -> Self:
         check_sort_columns(self.strategy, self.sort_columns)
         return self
 
@@ -165,7 +165,7 @@ class ExpiryPolicy(OperationPolicy):
     )
 
     @model_validator(mode="after")
-    def _age_leaves_running_readers_alone(self) -> Self:
+    def _check_max_age_floor(self) -> Self:
         if self.max_age < MIN_EXPIRY_AGE and Guardrail.EXPIRY_AGE not in self.overrides:
             raise ValueError(
                 f"max_age of {format_duration(self.max_age)} is below the floor of {format_duration(MIN_EXPIRY_AGE)}: "
@@ -200,7 +200,7 @@ class OrphanPolicy(OperationPolicy):
     )
 
     @model_validator(mode="after")
-    def _running_writers_are_left_alone(self) -> Self:
+    def _check_older_than_floor(self) -> Self:
         if self.older_than < MIN_ORPHAN_AGE and Guardrail.ORPHAN_AGE not in self.overrides:
             raise ValueError(
                 f"older_than of {format_duration(self.older_than)} is below the floor of "
@@ -231,7 +231,7 @@ class Threshold(FrozenModel):
     error: float = Field(ge=0, description="Above this the check fails.")
 
     @model_validator(mode="after")
-    def _warning_comes_first(self) -> Self:
+    def _check_order(self) -> Self:
         if self.warn > self.error:
             raise ValueError(f"warn {self.warn} is above error {self.error}: a check must warn before it fails")
         return self

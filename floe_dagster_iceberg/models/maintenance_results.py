@@ -107,7 +107,7 @@ class MaintenancePlan(FrozenModel):
     )
 
     @model_validator(mode="after")
-    def _blocked_says_why(self) -> Self:
+    def _check_blocked_by(self) -> Self:
         if (self.reason is PlanReason.BLOCKED) != (self.blocked_by is not None):
             raise ValueError(f"a plan says what blocks it if, and only if, it is blocked; the reason is {self.reason}")
         return self
@@ -183,7 +183,7 @@ class MaintenanceResult(FrozenModel):
         )
 
     @model_validator(mode="after")
-    def _failed_says_why(self) -> Self:
+    def _check_error(self) -> Self:
         if (self.status is MaintenanceStatus.FAILED) != (self.error is not None):
             raise ValueError(f"a result carries an error if, and only if, it failed; the status is {self.status}")
         return self

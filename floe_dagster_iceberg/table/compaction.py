@@ -78,7 +78,7 @@ def compact(
     Raises:
         ValidationError: A sort column is not in the table.
         EngineCapabilityError: Z-order, which only Spark can do.
-        CompactionError: A file to rewrite cannot be read.
+        ScanError: A file to rewrite cannot be read.
         CommitConflictError: Others kept replacing the files being rewritten; nothing was changed.
     """
     _check(table, strategy)

@@ -23,7 +23,7 @@ class CompactionOperations(CatalogSession):
         Raises:
             ValidationError: A sort column is not in the table.
             EngineCapabilityError: Z-order, which only Spark can do.
-            CompactionError: A file to rewrite cannot be read.
+            ScanError: A file to rewrite cannot be read.
             CommitConflictError: Others kept replacing the files being rewritten.
         """
         return compact(self._load(table), strategy or CompactionStrategy(), self._budget)

@@ -150,7 +150,7 @@ def plan_groups(
     limits = limits or GroupLimits()
     groups = [
         FileGroup(tuple(chosen))
-        for files in _group_by_partition(changes.live_entries(), metadata, strategy, limits)
+        for files in _group_by_partition(list(changes.live_entries()), metadata, strategy, limits)
         if _should_rewrite(chosen := _choose(files, strategy, limits), metadata, strategy, limits)
     ]
     return within_budget(groups, strategy, max_bytes=limits.max_bytes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
@@ -29,7 +30,7 @@ class LiveFiles:
         """The manifests that list them."""
         return [*self.changes.unopened, *(manifest for manifest, _ in self.changes.opened)]
 
-    @property
+    @cached_property
     def data(self) -> list[DataFile]:
         """Data files."""
         return [entry.data_file for entry in self.changes.live_entries()]
@@ -44,7 +45,7 @@ class LiveFiles:
         """Delete files that name rows by their positions."""
         return [file for file in self.deletes if file.content == DataFileContent.POSITION_DELETES]
 
-    @property
+    @cached_property
     def total_bytes(self) -> int:
         """Bytes of all of them."""
         return sum(file.file_size_in_bytes for file in (*self.data, *self.deletes))
