@@ -159,9 +159,9 @@ def _operate(
 @contextmanager
 def _whole_run(which: MaintenanceOperation, context: AssetExecutionContext) -> Iterator[Operation]:
     """The span of a run. Errors that concern no single table, such as an unreachable catalog, fail the run."""
-    told = {names.MAINTENANCE_ASSET: which.value, **describe_asset_run(context)}
+    attributes = {names.MAINTENANCE_ASSET: which.value, **describe_asset_run(context)}
     try:
-        with telemetry_of_run().operation("run_maintenance", told) as operation:
+        with telemetry_of_run().operation("run_maintenance", attributes) as operation:
             yield operation
     except FloeStorageError as error:
         raise to_failure(error) from error

@@ -1,4 +1,4 @@
-"""Everything of maintenance that Dagster serves, put together."""
+"""The maintenance definitions: assets, jobs, schedules and the sensor."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def build_maintenance_definitions(
 
         Definitions.merge(my_definitions, build_maintenance_definitions(MaintenancePolicy(tables=["bronze.*"])))
 
-    Loading them connects to nothing. Schedules are stopped until somebody starts them.
+    Loading them connects to nothing. Schedules are stopped until you start them.
 
     Args:
         policy: How tables are maintained; what it does not give, table properties may decide.
@@ -58,7 +58,7 @@ def build_maintenance_definitions(
         crons: Cron schedules by the last part of an asset's key, as in `{"compaction": "0 3 * * *"}`.
         timezone: Time zone of the schedules.
         health_checks: Checks of `build_health_checks`, which become part of the definitions; when one
-            fails, a sensor requests compaction of its table.
+            fails, a sensor requests a compaction of its table.
 
     Raises:
         ValidationError: A cron schedule or the time zone is not valid, or an asset unknown.
@@ -88,18 +88,18 @@ def build_parts(
     job_tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = None,
     health_checks: Sequence[AssetCheckKey] = (),
 ) -> MaintenanceParts:
-    """The definitions one by one, for those who add to them.
+    """The definitions one by one, to be combined with others.
 
     Args:
         wiring: What they share.
-        settings: When they run by themselves.
+        settings: When they run.
         job_tags: Tags of each job's runs.
         health_checks: Checks that the sensor watches; no checks, no sensor.
 
     Raises:
         ValidationError: The policy is not valid, or a cron schedule is not.
     """
-    # What is wrong for every table is said now, and not in each of their runs.
+    # An error that concerns every table is raised now, not in each run.
     effective = wiring.sources.resolve()
     if effective.warning is not None:
         _logger.warning(effective.warning)

@@ -1,4 +1,4 @@
-"""Checks that refuse an operation before it changes anything. Each can be overridden by its name, and only so."""
+"""Guardrails refuse an operation before it changes anything. Each can be overridden, but only by its name."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -45,7 +45,7 @@ def check_orphan_policy(table: Table, policy: OrphanPolicy, overlapping: Sequenc
     Args:
         table: The table.
         policy: What counts as an orphan.
-        overlapping: Other tables whose files lie in the same place.
+        overlapping: Other tables whose locations overlap with this one.
 
     Raises:
         MaintenanceRefusedError: With the guardrail's name and what to do about it.
@@ -76,7 +76,7 @@ def check_orphans(table: Table, policy: OrphanPolicy, found: "OrphanSearch") -> 
         Guardrail.SHARED_LOCATION,
         bool(found.foreign_metadata),
         f"below its location lies the metadata of another table ({_some(found.foreign_metadata)}); move that table, "
-        "or delete its files if nobody needs it",
+        "or delete its files if they are no longer needed",
     )
     guardrails.refuse_if(
         Guardrail.LOCATION_MISMATCH,
@@ -96,7 +96,7 @@ class _Guardrails:
     def __init__(self, table: Table, overrides: Sequence[Guardrail]) -> None:
         self._table, self._overrides = table, overrides
 
-    def refuse_if(self, guardrail: Guardrail, refused: bool, reason: str) -> None:  # noqa: FBT001 - it is the question
+    def refuse_if(self, guardrail: Guardrail, refused: bool, reason: str) -> None:  # noqa: FBT001 - it is the condition
         if refused and guardrail not in self._overrides:
             name = ".".join(self._table.name())
             raise MaintenanceRefusedError(

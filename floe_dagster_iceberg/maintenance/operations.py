@@ -1,4 +1,4 @@
-"""Maintenance of tables: measured, planned, done. Knows nothing of Dagster, and starts nothing by itself."""
+"""Tables are measured, and their maintenance is planned and done. Independent of Dagster."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -82,8 +82,8 @@ class TableMaintenance:
         manager: The tables' manager; its retry budget counts here, too.
         spark: Returns a Spark session; called when one is first needed. Without it, what only
             Spark can do is planned as blocked.
-        clock: Tells the time from which ages are counted.
-        progress: Told what long operations have done so far, in words.
+        clock: Returns the time from which ages are counted.
+        progress: Called with a line of text about what a long operation has done so far.
         snapshot_properties: Kept in every snapshot that is made, such as the run that made it.
     """
 
@@ -121,7 +121,7 @@ class TableMaintenance:
     def plan(
         self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
     ) -> MaintenancePlan:
-        """Find out what an operation would do, and why, or why not. Changes nothing.
+        """Find out what an operation would do and why, or why not. Changes nothing.
 
         Raises:
             NoSuchTableError: There is no such table.
@@ -134,15 +134,15 @@ class TableMaintenance:
     def execute(
         self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
     ) -> MaintenanceResult:
-        """Plan an operation afresh and do it, if there is something to do and nothing stands in the way.
+        """Plan an operation and do it, unless there is nothing to do or a guardrail refuses it.
 
-        Never raises an error of this package: a table that cannot be worked on is a result that
-        failed, and a race that other writers won is a result that was skipped.
+        Never raises an error of this package: an error is a failed result, and a race that other
+        writers won is a skipped one.
 
         Args:
             operation: The operation.
             table: The table.
-            policy: How it is to be done; with `dry_run` it is only planned.
+            policy: How to do it; with `dry_run` it is only planned.
         """
         report = _Report(operation, table, policy, started_at=self._clock())
         try:
@@ -170,7 +170,7 @@ class TableMaintenance:
     def restore_orphans(
         self, table: str | TableIdentifier, quarantine_id: str | None = None, *, dry_run: bool = False
     ) -> int:
-        """Move files in quarantine back to where they were, byte by byte the same.
+        """Move quarantined files back to where they were, unchanged.
 
         Args:
             table: The table.

@@ -1,4 +1,4 @@
-"""What each operation would do to a table, and why, or why not. Planning changes nothing."""
+"""What each operation would do to a table and why, or why not. Planning changes nothing."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NEWEST_FORMAT_OF_PYICEBERG: Final = 2
 # Rows of a group are sorted in memory, where they take several times their size on disk.
 MOST_BYTES_TO_SORT: Final = 256 * 1024 * 1024
-# Entries of the manifests that are put together are sorted in memory.
+# Entries of the manifests that are merged are sorted in memory.
 MOST_ENTRIES_TO_SORT: Final = 500_000
 # Its procedure refuses to look for younger ones, even for a dry run.
 YOUNGEST_ORPHANS_OF_SPARK: Final = timedelta(days=1)
@@ -62,7 +62,7 @@ def plan_compaction(task: Task) -> tuple[MaintenancePlan, Sequence[FileGroup]]:
 
 
 def plan_position_deletes(task: Task) -> MaintenancePlan:
-    """Plan to put position delete files together, which only Spark can do."""
+    """Plan to rewrite position delete files, which only Spark can do."""
     live = task.live
     # Deletion vectors, which format version 3 has instead, are never more than one for each data file.
     has_delete_files = task.table.metadata.format_version <= NEWEST_FORMAT_OF_PYICEBERG
@@ -90,7 +90,7 @@ def plan_position_deletes(task: Task) -> MaintenancePlan:
 
 
 def plan_snapshot_expiry(task: Task) -> MaintenancePlan:
-    """Plan to let old snapshots go, with the files that only they need."""
+    """Plan to expire old snapshots, with the files that only they reference."""
     from floe_dagster_iceberg.table.expiry_run import forecast_expiry  # noqa: PLC0415 - see above
 
     table, policy = task.table, task.policy.expiry
@@ -111,7 +111,7 @@ def plan_snapshot_expiry(task: Task) -> MaintenancePlan:
         return task.blocked(choice.blocked_by, engine=choice.engine)
     if choice.engine is MaintenanceEngine.SPARK and not policy.delete_files:
         return task.blocked(
-            "Spark's expire_snapshots always deletes the files, too. Set delete_files to true, or use engine 'auto'.",
+            "Spark's expire_snapshots always deletes the files too. Set delete_files to true, or use engine 'auto'.",
             engine=choice.engine,
         )
     total_bytes = sum(file.size_bytes for file in files)
@@ -164,12 +164,12 @@ def plan_manifest_rewrite(task: Task) -> tuple[MaintenancePlan, "ManifestGroups 
 def plan_orphans(
     task: Task, overlapping_tables: Callable[[Table], Sequence[str]], seen_by_spark: Callable[[], Iterable[str]]
 ) -> tuple[MaintenancePlan, "OrphanSearch | None"]:
-    """Plan to move orphans into quarantine and to delete those whose time there is over.
+    """Plan to move orphans to quarantine and to delete those whose time there is over.
 
     Args:
         task: The task.
-        overlapping_tables: Tells which other tables lie in the same place.
-        seen_by_spark: Where Spark sees orphans; asked only when the policy's engine is Spark.
+        overlapping_tables: Returns the other tables whose locations overlap with a table's.
+        seen_by_spark: Returns the orphans that Spark finds; called only when the engine is Spark.
 
     Returns:
         The plan, and what was found when it can be acted upon.
@@ -246,7 +246,7 @@ def _manifests_need_spark(task: Task, groups: "ManifestGroups") -> str | None:
 
 @dataclass(frozen=True)
 class ChosenEngine:
-    """Who does it, or why nobody can.
+    """The engine that does it, or why none can.
 
     Attributes:
         engine: The engine that does it, or that is missing.
@@ -263,7 +263,7 @@ def choose_engine(asked_for: MaintenanceEngine, needs_spark: str | None, *, has_
     Args:
         asked_for: The policy's engine.
         needs_spark: Why PyIceberg cannot do it, as the beginning of a sentence; None when it can.
-        has_spark: Whether there is a Spark session to be had.
+        has_spark: Whether a Spark session is available.
     """
     if asked_for is MaintenanceEngine.PYICEBERG:
         remedy = (

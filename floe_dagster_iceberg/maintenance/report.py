@@ -1,4 +1,4 @@
-"""Outcomes -> metadata that Dagster shows and plots over time. Numbers are totals over all tables."""
+"""Metadata of a maintenance run, which Dagster shows and plots over time; numbers are totals over all tables."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +18,9 @@ from floe_dagster_iceberg.models import (
 from floe_dagster_iceberg.models.quantities import format_bytes
 from floe_dagster_iceberg.secrets import redact
 
-# A table of more rows helps nobody, and every event is kept in Dagster's database.
+# More rows would not be read, and every event is stored in Dagster's database.
 _MOST_ROWS = 200
-# What of a policy concerns an operation besides its own section, and what concerns a mere look.
+# The settings of a policy that are shown besides an operation's own section, and for a measurement.
 _RUN_SETTINGS = ("tables", "engine", "budget.", "dry_run")
 _HEALTH_SETTINGS = ("tables", "compaction.", "thresholds.")
 _TABLE_SOURCES = (PolicySource.TABLE, PolicySource.ICEBERG)
@@ -41,10 +41,10 @@ def build_operation_metadata(
     """Metadata of an operation over many tables.
 
     Args:
-        which: The asset that did it.
-        outcomes: What became of each table.
-        policy: The policy where tables say nothing.
-        seconds: How long it all took.
+        which: The operation.
+        outcomes: The outcome of each table.
+        policy: The policy of tables without properties of their own.
+        seconds: Duration of the run.
     """
     befores, afters = [outcome.before for outcome in outcomes], [outcome.after for outcome in outcomes]
     metadata = {
@@ -66,7 +66,7 @@ def build_operation_metadata(
 def build_health_metadata(
     outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
 ) -> dict[str, MetadataValue]:
-    """Metadata of a look at many tables."""
+    """Metadata of a measurement of many tables."""
     healths = [outcome.health for outcome in outcomes]
     metadata = {
         **_counts(outcomes, seconds),

@@ -1,4 +1,4 @@
-"""One operation over many tables: each by its own policy, none in the way of another."""
+"""One operation over many tables, each by its own policy; a table that fails does not stop the others."""
 
 import time
 from collections.abc import Sequence
@@ -40,14 +40,14 @@ _BY_WEIGHT: Final = (
 
 @dataclass(frozen=True)
 class TableOutcome:
-    """What became of one table in a run.
+    """The outcome of one table in a run.
 
     Attributes:
         table: Name of the table.
         status: How it ended.
         note: What was done, or why nothing was, in one sentence.
         results: What each operation reports.
-        health: The table's state, when that was all that was asked for.
+        health: The table's state, if it was only measured.
         policy: The policy that applied.
     """
 
@@ -82,8 +82,8 @@ class MaintenanceRun:
         asset: Which one.
         manager: The tables' manager.
         maintenance: What does the work.
-        sources: Who decides how.
-        log: Where progress is told.
+        sources: Where the policy comes from.
+        log: Logger of the run.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class MaintenanceRun:
             spent = budget.spent_on
             outcome = self._operate_on(candidate, budget) if spent is None else _skipped(candidate, spent)
             budget.note(outcome)
-            self._tell(f"{number} of {len(ranked)}", outcome)
+            self._log_outcome(f"{number} of {len(ranked)}", outcome)
             outcomes.append(outcome)
         return outcomes
 
@@ -116,7 +116,7 @@ class MaintenanceRun:
         candidates, outcomes = self._prepare()
         for number, candidate in enumerate(candidates, start=1):
             outcome = self._measure(candidate, tier)
-            self._tell(f"{number} of {len(candidates)}", outcome)
+            self._log_outcome(f"{number} of {len(candidates)}", outcome)
             outcomes.append(outcome)
         return outcomes
 
@@ -125,7 +125,7 @@ class MaintenanceRun:
         candidates, outcomes = self._prepare()
         for number, candidate in enumerate(candidates, start=1):
             outcome = self._restore(candidate)
-            self._tell(f"{number} of {len(candidates)}", outcome)
+            self._log_outcome(f"{number} of {len(candidates)}", outcome)
             outcomes.append(outcome)
         return outcomes
 
@@ -142,8 +142,8 @@ class MaintenanceRun:
                 candidates.append(prepared)
             else:
                 outcomes.append(prepared)
-                self._tell("not begun", prepared)
-        self._log.info(f"{self._asset}: {counted(len(candidates), 'table')} to look at, {len(outcomes)} left out.")
+                self._log_outcome("not started", prepared)
+        self._log.info(f"{self._asset}: {counted(len(candidates), 'table')} selected, {len(outcomes)} skipped.")
         return candidates, outcomes
 
     def _prepare_table(self, table: TableIdentifier) -> _Candidate | TableOutcome:
@@ -167,8 +167,7 @@ class MaintenanceRun:
         if self._asset is MaintenanceOperation.COMPACTION and _has_deletes_to_rewrite(policy, results[0]):
             results.append(self._maintenance.execute(MaintenanceOperation.POSITION_DELETES, candidate.table, policy))
         status = min((result.status for result in results), key=_BY_WEIGHT.index)
-        told = [result for result in results if result.status is status]
-        note = " ".join(describe_result(result) for result in told)
+        note = " ".join(describe_result(result) for result in results if result.status is status)
         return TableOutcome(str(candidate.table), status, note, results, policy=candidate.policy)
 
     def _measure(self, candidate: _Candidate, tier: HealthTier) -> TableOutcome:
@@ -204,11 +203,11 @@ class MaintenanceRun:
         try:
             plan = self._maintenance.plan(MaintenanceOperation.COMPACTION, candidate.table, candidate.policy.policy)
         except FloeStorageError:
-            # Its turn will come, and will say what is wrong with it.
+            # The same error is reported when it is the table's turn.
             return 0.0
         return files_saved_per_mib(plan)
 
-    def _tell(self, progress: str, outcome: TableOutcome) -> None:
+    def _log_outcome(self, progress: str, outcome: TableOutcome) -> None:
         message = f"{self._asset}, {progress}: {outcome.table} {outcome.status}. {outcome.note}"
         if outcome.status is MaintenanceStatus.FAILED:
             self._log.error(message)
@@ -232,13 +231,13 @@ class _Budget:
 
     @property
     def spent_on(self) -> str | None:
-        """Why no further table is begun, or None."""
+        """Why no further table is started, or None."""
         seconds, time_limit = time.monotonic() - self._started, self._given.max_duration
         if time_limit is not None and seconds >= time_limit.total_seconds():
-            return f"The run's time of {format_duration(time_limit)} is used up; its turn comes with the next run."
+            return f"The run's time of {format_duration(time_limit)} is used up; the next run continues."
         given = self._given.max_rewrite_bytes
         if given is not None and self._rewritten >= given:
-            return f"The run's budget of {format_bytes(given)} is used up; its turn comes with the next run."
+            return f"The run's budget of {format_bytes(given)} is used up; the next run continues."
         return None
 
     def note(self, outcome: TableOutcome) -> None:

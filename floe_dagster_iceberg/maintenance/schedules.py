@@ -1,4 +1,7 @@
-"""A job and a schedule for each maintenance asset. Schedules are stopped unless the artifacts enable them."""
+"""A job and a schedule for each maintenance asset, and the sensor that compacts unhealthy tables.
+
+Schedules and sensor are stopped unless the artifacts enable them.
+"""
 
 import hashlib
 import json
@@ -74,7 +77,7 @@ def build_schedules(
 
 
 def unfinished_run_id(instance: DagsterInstance, which: MaintenanceOperation) -> str | None:
-    """A run of the asset's job that is waiting or at work, if there is one."""
+    """A queued or running run of the asset's job, if there is one."""
     filters = RunsFilter(job_name=job_name(which), statuses=list(_UNFINISHED))
     return next((record.dagster_run.run_id for record in instance.get_run_records(filters, limit=1)), None)
 
@@ -82,7 +85,7 @@ def unfinished_run_id(instance: DagsterInstance, which: MaintenanceOperation) ->
 def _build_schedule(which: MaintenanceOperation, job: Any, settings: ScheduleSettings) -> ScheduleDefinition:
     def request_run(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
         if (run_id := unfinished_run_id(context.instance, which)) is not None:
-            return SkipReason(f"Run {run_id} of {job_name(which)} is not finished yet.")
+            return SkipReason(f"Run {run_id} of {job_name(which)} is still in progress.")
         return RunRequest(run_key=context.scheduled_execution_time.isoformat())
 
     try:
@@ -93,7 +96,7 @@ def _build_schedule(which: MaintenanceOperation, job: Any, settings: ScheduleSet
             execution_timezone=settings.timezone,
             default_status=DefaultScheduleStatus.RUNNING if settings.enabled else DefaultScheduleStatus.STOPPED,
             execution_fn=request_run,
-            description=f"Materializes {maintenance_key(which).to_user_string()}, unless its last run is not finished.",
+            description=f"Materializes {maintenance_key(which).to_user_string()}, unless it is already being materialized.",
         )
     except DagsterInvalidDefinitionError as error:
         raise ValidationError(
@@ -107,12 +110,12 @@ SENSOR: Final = f"{GROUP}_compact_unhealthy_tables"
 
 @dataclass(frozen=True)
 class LatestCheck:
-    """What a health check said last.
+    """The latest result of a health check.
 
     Attributes:
         check: The check.
-        evaluation: Which evaluation said it.
-        needs_compaction: Whether it failed, and compaction mends it.
+        evaluation: Id of the evaluation.
+        needs_compaction: Whether it failed and recommends compaction.
         table: The table.
         gain: Files that compaction saves for each MiB it rewrites.
         rewrite_bytes: Bytes that compaction rewrites.
@@ -132,14 +135,14 @@ def build_compaction_sensor(
     """Build a sensor that requests compaction of exactly the tables that failed checks name.
 
     An episode begins with a failed check and ends with a passed one. Compaction is requested
-    once in it, when no other compaction is waiting or at work. Tables are ranked by the files
+    once in it, when no other compaction is queued or running. Tables are ranked by the files
     that each rewritten byte saves; what goes beyond the budget waits for the next evaluation.
 
     Args:
         checks: Health checks to watch.
         job: The compaction job.
         budget: How much one run may rewrite.
-        settings: How often to look, and whether it runs without being started by a person.
+        settings: How often it runs, and whether it runs by default.
     """
 
     def evaluate(context: SensorEvaluationContext) -> SensorResult:
@@ -148,9 +151,9 @@ def build_compaction_sensor(
         served = set(json.loads(context.cursor or "[]")) & {check.to_user_string() for check in checks} - well
         waiting = [each for each in latest if each.check not in served | well]
         if not waiting:
-            return _waits("No health check asks for compaction that was not requested already.", served)
+            return _waits("No failed health check needs a compaction that was not requested already.", served)
         if (run_id := unfinished_run_id(context.instance, MaintenanceOperation.COMPACTION)) is not None:
-            return _waits(f"Run {run_id} compacts tables at this moment.", served)
+            return _waits(f"Run {run_id} is already compacting tables.", served)
         chosen = choose(waiting, budget)
         return SensorResult(run_requests=[_request(chosen)], cursor=_cursor(served | {each.check for each in chosen}))
 
@@ -160,7 +163,7 @@ def build_compaction_sensor(
         job=job,
         minimum_interval_seconds=settings.interval_seconds,
         default_status=DefaultSensorStatus.RUNNING if settings.enabled else DefaultSensorStatus.STOPPED,
-        description="Compacts tables whose health check failed, once per episode, the most gain first.",
+        description="Requests a compaction of tables whose health check failed, the largest savings first.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What the artifacts say about maintenance: the policy, when it runs by itself, and in pods of what size."""
+"""Maintenance settings: of the artifacts (policy, schedules, sensor, pod sizes), and of a single run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,20 +50,20 @@ class ScheduleSettings(FrozenModel):
 
     cron: str | None = Field(default=None, min_length=1, description="Cron schedule; the package's if not given.")
     timezone: TimeZone | None = Field(default=None, description="Time zone of the cron schedule.")
-    enabled: bool | None = Field(default=None, description="Whether the schedule runs; stopped unless said.")
+    enabled: bool | None = Field(default=None, description="Whether the schedule runs; stopped by default.")
     resources: str | None = Field(default=None, min_length=1, description="Resource preset of its pods.")
 
 
 class SensorSettings(FrozenModel):
     """The sensor that compacts tables whose health check failed."""
 
-    enabled: bool = Field(default=False, description="Whether it runs; stopped unless said.")
-    interval_seconds: int = Field(default=300, ge=30, description="Shortest time between two looks.")
+    enabled: bool = Field(default=False, description="Whether it runs; stopped by default.")
+    interval_seconds: int = Field(default=300, ge=30, description="Shortest time between two evaluations.")
 
 
 class _General(FrozenModel):
-    enabled: bool = Field(default=False, description="Whether all schedules run that do not say otherwise.")
-    timezone: TimeZone = Field(default="UTC", description="Time zone of all schedules that name none.")
+    enabled: bool = Field(default=False, description="Whether schedules run that have no setting of their own.")
+    timezone: TimeZone = Field(default="UTC", description="Time zone of schedules that have no setting of their own.")
     resources: str | None = Field(default=None, min_length=1, description="Resource preset of all pods.")
     compaction_sensor: SensorSettings = Field(default=SensorSettings(), description="The sensor.")
 
@@ -165,15 +165,15 @@ class TierChoice(Enum):
 
 
 class MaintenanceConfig(Config):
-    """Run configuration of the maintenance assets; what is not set is as the policy says."""
+    """Run config of the maintenance assets; what is not set is decided by the policy."""
 
     tables: list[str] = Field(
         default_factory=list,
-        description="Globs over 'namespace.table', as in 'bronze.*' or 'gold.orders'; those of the policy if empty.",
+        description="Globs over 'namespace.table', as in 'bronze.*' or 'gold.orders'; the policy's if empty.",
     )
-    dry_run: bool | None = Field(default=None, description="Plan only, and change nothing.")
+    dry_run: bool | None = Field(default=None, description="Plan only and change nothing.")
     engine: EngineChoice | None = Field(
-        default=None, description="Who does the work: auto takes PyIceberg where that is safe, Spark where it is not."
+        default=None, description="Engine to use: auto uses PyIceberg where that is safe, and Spark elsewhere."
     )
     fail_on_error: bool = Field(
         default=False,
@@ -194,7 +194,7 @@ class HealthConfig(MaintenanceConfig):
 
     tier: TierChoice = Field(
         default=TierChoice.files,
-        description="How deep to look: metadata alone, manifest lists too, or every manifest too.",
+        description="What to read: table metadata only, manifest lists too, or all manifests too.",
     )
 
     @property
@@ -207,5 +207,5 @@ class OrphanConfig(MaintenanceConfig):
     """Run configuration of the orphan asset, which can also undo what it did."""
 
     restore: bool = Field(
-        default=False, description="Move files that are in quarantine back to where they were, instead of new ones in."
+        default=False, description="Move quarantined files back to where they were, instead of looking for orphans."
     )

@@ -21,7 +21,7 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class SelectedTables:
-    """What globs stand for at this moment.
+    """The tables that globs select.
 
     Attributes:
         found: Tables of the catalog, in order of their names.
@@ -51,7 +51,7 @@ def _exists(manager: "IcebergTableManager", name: str) -> bool:
     try:
         return manager.table_exists(name)
     except ScanError:
-        # The catalog has it; what is wrong with it is told when its turn comes, and keeps no other from its own.
+        # The catalog has it; the error is reported when it is the table's turn, and does not stop the others.
         return True
 
 

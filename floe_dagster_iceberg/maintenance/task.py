@@ -104,7 +104,7 @@ class Task:
         )
 
     def blocked(self, why: str, **fields: Any) -> MaintenancePlan:
-        """A plan that leaves the table as it is, because something stands in the way."""
+        """A plan that leaves the table as it is, because a guardrail or a missing engine blocks it."""
         return self.plan(PlanReason.BLOCKED, "", blocked_by=why, **fields)
 
 
@@ -112,9 +112,9 @@ def too_early(task: Task) -> MaintenancePlan | None:
     """The plan of an operation that is switched off or was done a short while ago; None when it may go on."""
     own, compaction = task.own_policy, task.policy.compaction
     if not own.enabled:
-        return task.blocked("The policy switches it off. Set enabled to true to have it done.")
+        return task.blocked("The policy disables it. Set enabled to true.")
     if task.operation is MaintenanceOperation.POSITION_DELETES and not compaction.rewrite_position_deletes:
-        return task.blocked("The policy switches it off. Set rewrite_position_deletes to true to have it done.")
+        return task.blocked("The policy disables it. Set rewrite_position_deletes to true.")
     if not own.min_interval:
         return None
     last = _last_run(task)
@@ -122,7 +122,7 @@ def too_early(task: Task) -> MaintenancePlan | None:
         return None
     return task.plan(
         PlanReason.MIN_INTERVAL,
-        f"Last done {last:%Y-%m-%d %H:%M} UTC; the policy waits {format_duration(own.min_interval)} in between.",
+        f"Last run {last:%Y-%m-%d %H:%M} UTC; min_interval is {format_duration(own.min_interval)}.",
     )
 
 

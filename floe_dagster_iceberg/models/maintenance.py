@@ -1,4 +1,4 @@
-"""How tables are kept healthy: what may be done, when, and how much of it."""
+"""Maintenance policies: what is done to keep tables healthy, when, and how much of it."""
 
 from datetime import timedelta
 from enum import StrEnum
@@ -27,7 +27,7 @@ TableGlob = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
 
 
 class MaintenanceEngine(StrEnum):
-    """Who does the work; `auto` takes PyIceberg where that is safe and Spark where it is not."""
+    """Engine of an operation; `auto` uses PyIceberg where that is safe, and Spark elsewhere."""
 
     AUTO = "auto"
     PYICEBERG = "pyiceberg"
@@ -79,7 +79,7 @@ class OperationPolicy(FrozenModel):
         default=timedelta(0), ge=timedelta(0), description="Shortest time between two runs on one table."
     )
     overrides: Items[Guardrail] = Field(
-        default=(), description="Guardrails that are switched off on purpose; they show in every result."
+        default=(), description="Guardrails that are overridden; every result lists them."
     )
 
     @model_validator(mode="after")
@@ -92,7 +92,7 @@ class OperationPolicy(FrozenModel):
 
 
 class CompactionPolicy(OperationPolicy):
-    """When and how small files are put together."""
+    """When and how small files are merged."""
 
     # A filter holds data values: they stay out of error messages and of the repr.
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -155,10 +155,10 @@ class ExpiryPolicy(OperationPolicy):
     governance_min_age: timedelta | None = Field(
         default=None,
         ge=timedelta(0),
-        description="Age that governance demands snapshots to reach; an expiry below it is refused.",
+        description="Age that governance requires snapshots to reach; an expiry below it is refused.",
     )
     delete_files: bool = Field(
-        default=True, description="Whether files that no remaining snapshot reaches are deleted as well."
+        default=True, description="Whether files that no remaining snapshot references are deleted too."
     )
     max_snapshots_per_commit: int = Field(
         default=1000, ge=1, description="Snapshots that one commit expires; more are done in batches."
@@ -216,7 +216,7 @@ class OrphanPolicy(OperationPolicy):
 
 
 class ManifestPolicy(OperationPolicy):
-    """When manifests are put together, which makes planning a scan quicker."""
+    """When manifests are merged, which makes scan planning faster."""
 
     min_manifests: int = Field(default=100, ge=2, description="Manifests a table must have before they are rewritten.")
     target_manifest_size_bytes: int = Field(
@@ -238,7 +238,7 @@ class Threshold(FrozenModel):
 
 
 class HealthThresholds(FrozenModel):
-    """From when on a table counts as unhealthy."""
+    """Thresholds above which a table counts as unhealthy."""
 
     small_files: Threshold = Field(default=Threshold(warn=100, error=1000), description="Number of small data files.")
     small_file_share: Threshold = Field(
@@ -257,7 +257,7 @@ class MaintenanceBudget(FrozenModel):
 
     max_rewrite_bytes: int | None = Field(default=None, ge=1, description="Bytes that may be rewritten.")
     max_duration: timedelta | None = Field(
-        default=None, gt=timedelta(0), description="Time after which no further table is begun."
+        default=None, gt=timedelta(0), description="Time after which no further table is started."
     )
 
 
@@ -269,12 +269,12 @@ class MaintenancePolicy(FrozenModel):
     tables: Items[TableGlob] = Field(
         default=("*",), min_length=1, description="Globs over 'namespace.table', as in 'bronze.*'; all unless given."
     )
-    engine: MaintenanceEngine = Field(default=MaintenanceEngine.AUTO, description="Who does the work.")
-    compaction: CompactionPolicy = Field(default=CompactionPolicy(), description="Putting small files together.")
-    expiry: ExpiryPolicy = Field(default=ExpiryPolicy(), description="Letting old snapshots go.")
-    orphans: OrphanPolicy = Field(default=OrphanPolicy(), description="Removing files that no snapshot reaches.")
-    manifests: ManifestPolicy = Field(default=ManifestPolicy(), description="Putting manifests together.")
-    thresholds: HealthThresholds = Field(default=HealthThresholds(), description="When a table counts as unhealthy.")
+    engine: MaintenanceEngine = Field(default=MaintenanceEngine.AUTO, description="Engine to use.")
+    compaction: CompactionPolicy = Field(default=CompactionPolicy(), description="Merging small files.")
+    expiry: ExpiryPolicy = Field(default=ExpiryPolicy(), description="Expiring old snapshots.")
+    orphans: OrphanPolicy = Field(default=OrphanPolicy(), description="Removing files that no snapshot references.")
+    manifests: ManifestPolicy = Field(default=ManifestPolicy(), description="Merging manifests.")
+    thresholds: HealthThresholds = Field(default=HealthThresholds(), description="When a table is unhealthy.")
     budget: MaintenanceBudget = Field(default=MaintenanceBudget(), description="How much one run may do.")
     dry_run: bool = Field(default=False, description="Whether to plan only and change nothing.")
 

@@ -128,7 +128,7 @@ class SparkProcedures:
         """Expire exactly these snapshots, and delete the files that only they need.
 
         Raises:
-            CommitConflictError: One of them got a branch or tag meanwhile.
+            CommitConflictError: One of them got a branch or tag since it was chosen.
         """
         # Age is judged by the plan alone: with this nothing is old enough to expire for Iceberg's own reasons.
         arguments: dict[str, Any] = {"older_than": _NO_AGE}

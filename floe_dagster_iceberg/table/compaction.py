@@ -1,4 +1,4 @@
-"""Small files into larger ones, by PyIceberg and Arrow alone; no row changes."""
+"""Small files are rewritten into larger ones with PyIceberg and Arrow; no row changes."""
 
 import os
 import time
@@ -225,7 +225,7 @@ def _read_group(
 
 @dataclass(frozen=True)
 class _Replacement:
-    """Puts files in the place of others, on whatever the table has become meanwhile."""
+    """Replaces files with others, on the newest version of the table."""
 
     table: Table
     plan: RewritePlan

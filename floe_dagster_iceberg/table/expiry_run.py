@@ -57,7 +57,7 @@ class ExpiryForecast:
 
 
 def to_retention(policy: ExpiryPolicy, now: datetime, *, table: str) -> Retention:
-    """What a policy keeps, counted from a moment.
+    """What a policy keeps, counted from a point in time.
 
     A snapshot that was the newest one within the last day may be in use, however old it is. Only
     overriding the floor of a snapshot's age lets it go.
@@ -81,7 +81,7 @@ def forecast_expiry(
     Args:
         table: The table.
         policy: What expires.
-        now: The moment from which ages are counted.
+        now: The time from which ages are counted.
         read: Remembers the manifests that are read.
     """
     metadata, name = table.metadata, table_name(table)
@@ -107,15 +107,15 @@ def expire(
 ) -> MaintenanceResult:
     """Expire snapshots, then delete the files that only they needed.
 
-    Each batch of snapshots is one commit, planned again when a branch or tag changes meanwhile.
+    Each batch of snapshots is one commit, planned again when a branch or tag changes before it.
     An interrupted run has expired the oldest ones; files that it did not get to are orphans.
 
     Args:
         table: The table; refreshed in place.
         policy: What expires.
-        now: The moment from which ages are counted.
+        now: The time from which ages are counted.
         budget: How often to try against other writers.
-        progress: Told about each batch.
+        progress: Called with a line of text after each batch.
         read: Manifests that were read for the plan.
 
     Raises:
@@ -182,7 +182,7 @@ class _Batch:
         _, before = self._landed()
         table = self._table
         if self._refs is RefCheck.UNKNOWN:
-            # Somebody may need them. They are orphans otherwise, and wait in quarantine before they go.
+            # They may be needed. Otherwise they are orphans, and wait in quarantine before they are deleted.
             return DeletedFiles()
         with translated(table.catalog.name, table=table_name(table)):
             unreferenced = _unreferenced(plan, before, table.metadata, table, listed=_listed(table), read=self._read)
@@ -227,5 +227,5 @@ def _listed(table: Table) -> list[StoredFile]:
     try:
         return list_metadata_folder(table)
     except EngineCapabilityError:
-        # Then sizes of manifest lists are unknown and forgotten metadata files stay, which harms nobody.
+        # Then sizes of manifest lists are unknown and forgotten metadata files stay, which does no harm.
         return []

@@ -1,7 +1,7 @@
 """Files that belonged to expired snapshots, found and deleted; never one that anything still needs.
 
 What is found on one version of the table is looked at again on the newest one right before each
-batch of deletions: somebody may have made a branch, rolled back or added a file by its path.
+batch of deletions: a branch, a rollback or a file added by its path may need it by then.
 """
 
 import gzip
@@ -90,7 +90,7 @@ def find_unreferenced(
         after: The metadata without them.
         io: Opens the files.
         sizes: Sizes of manifest lists, which no metadata tells.
-        read: Manifests that somebody has read already.
+        read: Manifests that were read before.
     """
     referenced = ReferencedFiles(io)
     referenced.add_metadata(after)
@@ -169,7 +169,7 @@ def delete_unreferenced(
     Args:
         table: The table; refreshed in place before each batch.
         unreferenced: What to delete.
-        progress: Told about each batch.
+        progress: Called with a line of text after each batch.
     """
     done, files = DeletedFiles(), unreferenced.files
     for start in range(0, len(files), DELETE_BATCH):
@@ -180,7 +180,7 @@ def delete_unreferenced(
         deleted = [file for file in batch if file.location not in left]
         done += DeletedFiles(len(deleted), sum(file.size_bytes for file in deleted), tuple(sorted(left)))
         if progress is not None:
-            progress(f"{min(start + DELETE_BATCH, len(files))} of {len(files)} files looked at, {done.files} deleted")
+            progress(f"{min(start + DELETE_BATCH, len(files))} of {len(files)} files checked, {done.files} deleted")
     return done
 
 

@@ -73,7 +73,7 @@ class GroupLimits:
 
     Attributes:
         small_file_ratio: A file below this share of the target size is small.
-        min_input_files: Files a partition must have before they are put together.
+        min_input_files: Files a partition must have before they are merged.
         row_filter: Files are taken whose rows all match.
         leaves_fine_files: Whether files of a good size stay as they are when rows are sorted, and groups
             that would not become half as many files stay too. A second run then finds nothing to do.

@@ -1,4 +1,4 @@
-"""Many small manifests into few, so that a scan opens fewer files; no data file is touched."""
+"""Many small manifests are merged into few, so that a scan opens fewer files; data files stay the same."""
 
 import math
 import time
@@ -89,10 +89,10 @@ def rewrite_manifests(
     plan: ManifestGroups | None = None,
     snapshot_properties: Mapping[str, str] | None = None,
 ) -> MaintenanceResult:
-    """Put small manifests together in one commit that lists the same files.
+    """Merge small manifests in one commit that lists the same files.
 
     Every live entry stays what it is: same file, same snapshot, same sequence numbers. When another
-    writer was faster, only the list is written again, unless manifests that were put together are gone.
+    writer was faster, only the list is written again, unless manifests that were merged are gone.
 
     Args:
         table: The table as last seen; refreshed in place.

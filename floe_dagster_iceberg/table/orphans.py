@@ -68,7 +68,7 @@ def find_orphans(
 
     Args:
         table: The table.
-        now: The moment from which ages are counted.
+        now: The time from which ages are counted.
         older_than: Age from which a file can be an orphan.
         grace: Time that files stay in quarantine.
         only: Where another engine saw orphans; ours must be among them. None is our own judgement alone.

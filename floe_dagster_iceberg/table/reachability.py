@@ -68,7 +68,7 @@ class ReferencedFiles:
         """Add the data and delete files that are live in the manifests.
 
         Args:
-            among: The only places that anybody will ask for; saves memory.
+            among: The only places that will be asked for; saves memory.
         """
         opened, self._unopened = self._unopened, []
         for files in in_parallel(self._live_files, opened):
@@ -76,7 +76,7 @@ class ReferencedFiles:
             self._places.update(places if among is None else (place for place in places if place in among))
 
     def pop_unopened(self) -> list[ManifestFile]:
-        """Manifests that nobody has opened yet; they are the caller's from here on."""
+        """Manifests that were not opened yet; they belong to the caller from here on."""
         unopened, self._unopened = self._unopened, []
         return unopened
 
@@ -114,7 +114,7 @@ class ReadManifests:
 
     def live_files(self, manifests: Sequence[ManifestFile]) -> Iterator[tuple[str, int]]:
         """Location and bytes of all data and delete files that are live in some manifests."""
-        # Every second one that overwrites leave only tells what was removed. Should its counts be wrong, files stay
+        # Every second one that overwrites leave only lists what was removed. Should its counts be wrong, files stay
         # that could go; what is still needed is never judged by counts.
         full = [each for each in manifests if each.added_files_count != 0 or each.existing_files_count != 0]
         new = [manifest for manifest in full if manifest.manifest_path not in self._files]

@@ -174,7 +174,7 @@ def test_what_fails_in_spark_is_told_by_what_follows_from_it(spark_upkeep: Upkee
 
 
 @pytest.mark.parametrize("partial_progress", [False, True])
-def test_files_that_spark_cannot_rewrite_fail_the_compaction(spark_upkeep: Upkeep, partial_progress: bool) -> None:
+def test_files_that_spark_cannot_rewrite_fail_the_compaction(spark_upkeep: Upkeep, partial_progress: bool) -> None:  # noqa: FBT001
     make_orders(spark_upkeep.manager, batches=2, days=2)
     damaged = next(iter(spark_upkeep.manager.load_table(ORDERS).scan(row_filter="day = '2024-01-02'").plan_files()))
     to_path(damaged.file.file_path).unlink()
@@ -187,5 +187,5 @@ def test_files_that_spark_cannot_rewrite_fail_the_compaction(spark_upkeep: Upkee
     assert "rewrite" in str(result.error)
     if not partial_progress:
         schema = spark_upkeep.manager.load_table(ORDERS).schema()
-        with pytest.raises(CompactionError, match="procedure rewrite_data_files failed for 'bronze.orders'"):
+        with pytest.raises(CompactionError, match="procedure rewrite_data_files failed"):
             procedures.rewrite_data_files(TableIdentifier.from_string(ORDERS), eager, schema=schema)
