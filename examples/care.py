@@ -12,14 +12,14 @@ from examples.progress import Progress
 from floe_dagster_iceberg import (
     CompiledArtifacts,
     ExpiryPolicy,
+    Guardrail,
     MaintenancePolicy,
-    MaintenanceRail,
     create_iceberg_resources,
 )
 
-# A snapshot must be a day old to expire. A demo cannot wait, so that rail is switched off by its name,
+# A snapshot must be a day old to expire. A demo cannot wait, so that guardrail is switched off by its name,
 # which shows in the metadata of the run.
-AT_ONCE = ExpiryPolicy(max_age=timedelta(0), min_snapshots_to_keep=2, overrides=[MaintenanceRail.EXPIRY_AGE])
+AT_ONCE = ExpiryPolicy(max_age=timedelta(0), min_snapshots_to_keep=2, overrides=[Guardrail.EXPIRY_AGE])
 _PLAN = "a dry run of all operations: what would be done"
 _OPERATIONS = {
     "compaction": "compaction: small files become large ones",

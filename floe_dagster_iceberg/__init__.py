@@ -43,6 +43,7 @@ from floe_dagster_iceberg.models import (
     FieldType,
     FileSizeBin,
     FixedOf,
+    Guardrail,
     HealthThresholds,
     HealthTier,
     IcebergIOManagerConfig,
@@ -53,7 +54,6 @@ from floe_dagster_iceberg.models import (
     MaintenanceOperation,
     MaintenancePlan,
     MaintenancePolicy,
-    MaintenanceRail,
     MaintenanceResult,
     MaintenanceStatus,
     ManifestPolicy,
@@ -90,8 +90,8 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.io_managers.build import create_io_manager, create_io_manager_from_artifacts
     from floe_dagster_iceberg.io_managers.either import IcebergIOManager
     from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
-    from floe_dagster_iceberg.maintenance.checks import build_health_checks
     from floe_dagster_iceberg.maintenance.definitions import build_maintenance_definitions
+    from floe_dagster_iceberg.maintenance.health_checks import build_health_checks
     from floe_dagster_iceberg.resources import IcebergResource
     from floe_dagster_iceberg.spark_resource import IcebergSparkResource
     from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -135,6 +135,7 @@ __all__ = [
     "FileSizeBin",
     "FixedOf",
     "FloeStorageError",
+    "Guardrail",
     "HealthThresholds",
     "HealthTier",
     "IcebergBundle",
@@ -152,7 +153,6 @@ __all__ = [
     "MaintenanceOperation",
     "MaintenancePlan",
     "MaintenancePolicy",
-    "MaintenanceRail",
     "MaintenanceRefusedError",
     "MaintenanceResult",
     "MaintenanceStatus",

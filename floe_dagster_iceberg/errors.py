@@ -228,11 +228,11 @@ class RollbackError(IcebergError):
 
 
 class CompactionError(IcebergError):
-    """Files could not be rewritten; the table is as it was before."""
+    """Spark could not rewrite files; what it committed before stays."""
 
 
 class MaintenanceRefusedError(IcebergError):
-    """A safety rail stopped a maintenance operation before it changed anything."""
+    """A guardrail stopped a maintenance operation before it changed anything."""
 
     def __init__(self, table: object, *, rail: str, reason: str) -> None:
         self.rail, self.reason = rail, reason

@@ -16,8 +16,8 @@ from floe_dagster_iceberg.io_managers.either import IcebergIOManager
 from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
 from floe_dagster_iceberg.kubernetes import PodSizes, build_executor
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring
-from floe_dagster_iceberg.maintenance.checks import build_checks, check_key, tables_of
 from floe_dagster_iceberg.maintenance.definitions import MaintenanceParts, build_parts
+from floe_dagster_iceberg.maintenance.health_checks import build_checks, check_key, tables_of
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
 from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.models import MaintenancePolicy

@@ -30,7 +30,8 @@ from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints, mo
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.artifacts.shapes import faults_as_errors
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset, MaintenanceSettings
+from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
+from floe_dagster_iceberg.models import MaintenanceOperation
 from floe_dagster_iceberg.models.base import FrozenModel
 
 K8S_CONFIG_TAG: Final = "dagster-k8s/config"
@@ -177,7 +178,7 @@ class PodSizes:
                 return self._presets[name].to_tags()
         return {}
 
-    def maintenance_tags(self, settings: MaintenanceSettings) -> dict[MaintenanceAsset, dict[str, Any]]:
+    def maintenance_tags(self, settings: MaintenanceSettings) -> dict[MaintenanceOperation, dict[str, Any]]:
         """Tags of each maintenance asset: its own preset, the one called like it, 'maintenance', or 'default'."""
         return {
             which: self.tags_for(schedule.resources, which.value, _MAINTENANCE_PRESET)
@@ -207,7 +208,7 @@ class PodSizes:
         self, checks: Iterable[AssetChecksDefinition], settings: MaintenanceSettings
     ) -> dict[str, dict[str, Any]]:
         """What the steps of health checks get, by the name of their op: as much as the asset that measures health."""
-        config = self.maintenance_tags(settings)[MaintenanceAsset.TABLE_HEALTH].get(K8S_CONFIG_TAG)
+        config = self.maintenance_tags(settings)[MaintenanceOperation.TABLE_HEALTH].get(K8S_CONFIG_TAG)
         return {each.op.name: config for each in checks} if config else {}
 
 

@@ -189,7 +189,7 @@ def maintain(
 ) -> None:
     """Do maintenance on tables: a dry run, unless --execute is given.
 
-    The same as the maintenance assets in Dagster do, with the same policy and the same safety rails.
+    The same as the maintenance assets in Dagster do, with the same policy and the same guardrails.
     Ends with exit code 1 when a table failed; the others have had their turn.
     """
     _look_after(artifacts, glob, operations, dry_run=not execute, engine=engine, everything=everything, as_json=as_json)
@@ -278,12 +278,12 @@ def _look_after(
     from floe_dagster_iceberg.cli import upkeep  # noqa: PLC0415
     from floe_dagster_iceberg.cli.console import open_console  # noqa: PLC0415
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
-    from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset  # noqa: PLC0415
+    from floe_dagster_iceberg.models import MaintenanceOperation  # noqa: PLC0415
 
     report = upkeep.look_after(
         Lakehouse.open(artifacts),
         glob,
-        [MaintenanceAsset(name) for name in OPERATIONS if name in operations],
+        [MaintenanceOperation(name) for name in OPERATIONS if name in operations],
         dry_run=dry_run,
         engine=None if engine is None else MaintenanceEngine(engine),
         errors=open_console(to_errors=True),

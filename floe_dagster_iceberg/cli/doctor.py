@@ -21,7 +21,7 @@ from floe_dagster_iceberg.cli.reports import Check, CheckState, DoctorReport
 from floe_dagster_iceberg.errors import CatalogConnectionError, FloeStorageError
 from floe_dagster_iceberg.factory import create_iceberg_resources
 from floe_dagster_iceberg.maintenance.schedules import job_name
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
+from floe_dagster_iceberg.models import MaintenanceOperation
 from floe_dagster_iceberg.plugins.lifecycle import run_within
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.secrets import redact
@@ -120,7 +120,7 @@ def _definitions(lakehouse: Lakehouse) -> Verdict:
     Definitions.validate_loadable(definitions)
     try:
         # The executor's own configuration is looked at only by a run.
-        validate_run_config(definitions.resolve_job_def(job_name(MaintenanceAsset.COMPACTION)))
+        validate_run_config(definitions.resolve_job_def(job_name(MaintenanceOperation.COMPACTION)))
     except DagsterInvalidConfigError as error:
         # Only where and what; after that come the value, and all that is allowed.
         what = re.split(r"\. (?=Expected:|Value )|\n", error.errors[0].message, maxsplit=1)[0]

@@ -18,7 +18,7 @@ from floe_dagster_iceberg.cli.reports import (
     RefEntry,
     SnapshotEntry,
 )
-from floe_dagster_iceberg.maintenance.checks import find_faults
+from floe_dagster_iceberg.maintenance.health_checks import find_breaches
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySource
 from floe_dagster_iceberg.models import SnapshotInfo, TableHealth
@@ -89,7 +89,7 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> InspectReport
         health=health,
         faults=[
             FaultEntry(message=fault.sentence, grave=fault.grave, remedy=fault.remedy)
-            for fault in find_faults(health, policy.thresholds)
+            for fault in find_breaches(health, policy.thresholds)
         ],
         policy=[] if problem else PolicyEntry.of(effective, *_OF_A_TABLE),
         warnings=[] if problem is None else [problem],

@@ -14,9 +14,8 @@ from floe_dagster_iceberg.cli.inspection import is_decided, show_policy
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
 from floe_dagster_iceberg.cli.reports import PolicyEntry, UpkeepEntry, UpkeepReport
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
-from floe_dagster_iceberg.maintenance.table_runs import MaintenanceRun, TableOutcome
-from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceStatus, PlanReason
+from floe_dagster_iceberg.maintenance.runner import MaintenanceRun, TableOutcome
+from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenanceStatus, PlanReason
 from floe_dagster_iceberg.models.quantities import counted
 
 _WORDS: Final = {
@@ -32,7 +31,7 @@ _STYLES: Final = {MaintenanceStatus.FAILED: "bold red", MaintenanceStatus.DONE: 
 def look_after(
     lakehouse: Lakehouse,
     glob: str,
-    operations: Sequence[MaintenanceAsset],
+    operations: Sequence[MaintenanceOperation],
     *,
     dry_run: bool,
     engine: MaintenanceEngine | None = None,
@@ -112,7 +111,7 @@ def _is_idle(entry: UpkeepEntry) -> bool:
     return _status(entry)[0] in ("nothing to do", MaintenanceStatus.SKIPPED.value)
 
 
-def _entry(operation: MaintenanceAsset, outcome: TableOutcome) -> UpkeepEntry:
+def _entry(operation: MaintenanceOperation, outcome: TableOutcome) -> UpkeepEntry:
     plans = [result.plan for result in outcome.results if result.plan is not None]
     return UpkeepEntry(
         table=outcome.table,

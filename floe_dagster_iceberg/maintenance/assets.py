@@ -1,4 +1,4 @@
-"""The maintenance assets: a Dagster context and a policy in, a materialization that tells what was done out."""
+"""The maintenance assets: each materialization reports what was done to every table."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,11 +23,10 @@ from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.failures import to_failure
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
-from floe_dagster_iceberg.maintenance.reporting import build_health_metadata, build_operation_metadata
-from floe_dagster_iceberg.maintenance.run_config import HealthConfig, MaintenanceConfig, OrphanConfig
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
-from floe_dagster_iceberg.maintenance.table_runs import MaintenanceRun, TableOutcome
-from floe_dagster_iceberg.models import MaintenanceStatus
+from floe_dagster_iceberg.maintenance.report import build_health_metadata, build_operation_metadata
+from floe_dagster_iceberg.maintenance.runner import MaintenanceRun, TableOutcome
+from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, HealthConfig, MaintenanceConfig, OrphanConfig
+from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceStatus
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.run_identity import describe_asset_run, telemetry_of_run
 from floe_dagster_iceberg.telemetry import Operation
@@ -41,13 +40,13 @@ MAINTENANCE_POOL: Final = GROUP
 EVERY_TABLE_CHECK: Final = "every_table_succeeded"
 
 _DESCRIPTIONS: Final = {
-    MaintenanceAsset.TABLE_HEALTH: "Measures files, snapshots and manifests of the tables. Changes nothing.",
-    MaintenanceAsset.COMPACTION: "Puts small files together, and delete files into their data files. No row changes.",
-    MaintenanceAsset.SNAPSHOT_EXPIRY: "Lets old snapshots go, and deletes the files that only they could reach.",
-    MaintenanceAsset.MANIFESTS: "Puts manifests together, so that scans are planned quicker. No data file is touched.",
-    MaintenanceAsset.ORPHAN_FILES: "Moves files that no snapshot reaches into quarantine, and deletes them later.",
+    MaintenanceOperation.TABLE_HEALTH: "Measures the files, snapshots and manifests of tables. Changes nothing.",
+    MaintenanceOperation.COMPACTION: "Merges small data files and applies delete files. Rows stay the same.",
+    MaintenanceOperation.SNAPSHOT_EXPIRY: "Expires old snapshots and deletes the files that only they reference.",
+    MaintenanceOperation.MANIFESTS: "Merges manifests for faster scan planning. Data files stay the same.",
+    MaintenanceOperation.ORPHAN_FILES: "Moves files that no snapshot references to quarantine and deletes them later.",
 }
-_KINDS_OF_RUNS: Final = "Run it for some tables, with another engine or as a dry run by the run's configuration."
+_RUN_OPTIONS: Final = "The run config supports dry runs, table selection and both engines."
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class MaintenanceWiring:
     """What all maintenance definitions share.
 
     Attributes:
-        sources: Who decides how tables are maintained.
+        sources: Where the maintenance policy comes from.
         iceberg_resource_key: Key of the `IcebergResource`.
         spark_resource_key: Key of the `IcebergSparkResource`; None when there is no Spark.
         op_tags: Tags of each asset's op, such as the size of its pod.
@@ -64,14 +63,14 @@ class MaintenanceWiring:
     sources: PolicySources
     iceberg_resource_key: str = "iceberg"
     spark_resource_key: str | None = None
-    op_tags: Mapping[MaintenanceAsset, Mapping[str, Any]] = field(default_factory=dict)
+    op_tags: Mapping[MaintenanceOperation, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def resource_keys(self) -> set[str]:
         """Keys of the resources that steps need."""
         return {key for key in (self.iceberg_resource_key, self.spark_resource_key) if key is not None}
 
-    def open_run(self, which: MaintenanceAsset, context: Any, sources: PolicySources) -> MaintenanceRun:
+    def open_run(self, which: MaintenanceOperation, context: Any, sources: PolicySources) -> MaintenanceRun:
         """Everything one step needs; Spark is not started before it is used."""
         iceberg: IcebergResource = getattr(context.resources, self.iceberg_resource_key)
         manager = iceberg.table_manager
@@ -93,14 +92,14 @@ class MaintenanceWiring:
         return lambda: resource.spark_session
 
 
-def maintenance_key(which: MaintenanceAsset) -> AssetKey:
+def maintenance_key(which: MaintenanceOperation) -> AssetKey:
     """Key of a maintenance asset."""
     return AssetKey([GROUP, which.value])
 
 
 def build_maintenance_assets(wiring: MaintenanceWiring) -> list[AssetsDefinition]:
     """The five assets. Materialized together they run one after the other, in a sensible order."""
-    first, *others = MaintenanceAsset
+    first, *others = MAINTENANCE_ASSETS
     assets = [_build_asset(first, wiring, _health_step(wiring))]
     for previous, which in zip((first, *others), others, strict=False):
         assets.append(_build_asset(which, wiring, _operation_step(which, wiring), after=previous))
@@ -109,7 +108,7 @@ def build_maintenance_assets(wiring: MaintenanceWiring) -> list[AssetsDefinition
 
 # Dagster does not know a result with checks by its annotation when that has a type parameter.
 def _health_step(wiring: MaintenanceWiring) -> Step:
-    which = MaintenanceAsset.TABLE_HEALTH
+    which = MaintenanceOperation.TABLE_HEALTH
 
     def measure(context: AssetExecutionContext, config: HealthConfig) -> MaterializeResult:  # type: ignore[type-arg]
         started = time.perf_counter()
@@ -123,8 +122,8 @@ def _health_step(wiring: MaintenanceWiring) -> Step:
     return measure
 
 
-def _operation_step(which: MaintenanceAsset, wiring: MaintenanceWiring) -> Step:
-    if which is MaintenanceAsset.ORPHAN_FILES:
+def _operation_step(which: MaintenanceOperation, wiring: MaintenanceWiring) -> Step:
+    if which is MaintenanceOperation.ORPHAN_FILES:
         return _orphan_step(wiring)
 
     def operate(context: AssetExecutionContext, config: MaintenanceConfig) -> MaterializeResult:  # type: ignore[type-arg]
@@ -136,13 +135,13 @@ def _operation_step(which: MaintenanceAsset, wiring: MaintenanceWiring) -> Step:
 def _orphan_step(wiring: MaintenanceWiring) -> Step:
     def clear_or_restore(context: AssetExecutionContext, config: OrphanConfig) -> MaterializeResult:  # type: ignore[type-arg]
         work = MaintenanceRun.restore if config.restore else MaintenanceRun.operate
-        return _operate(MaintenanceAsset.ORPHAN_FILES, wiring, context, config, work)
+        return _operate(MaintenanceOperation.ORPHAN_FILES, wiring, context, config, work)
 
     return clear_or_restore
 
 
 def _operate(
-    which: MaintenanceAsset,
+    which: MaintenanceOperation,
     wiring: MaintenanceWiring,
     context: AssetExecutionContext,
     config: MaintenanceConfig,
@@ -158,36 +157,36 @@ def _operate(
 
 
 @contextmanager
-def _whole_run(which: MaintenanceAsset, context: AssetExecutionContext) -> Iterator[Operation]:
-    """One operation. What concerns no single table, such as a catalog that cannot be reached, fails the run."""
-    told = {names.MAINTENANCE_ASSET: which.value, **describe_asset_run(context)}
+def _whole_run(which: MaintenanceOperation, context: AssetExecutionContext) -> Iterator[Operation]:
+    """The span of a run. Errors that concern no single table, such as an unreachable catalog, fail the run."""
+    attributes = {names.MAINTENANCE_ASSET: which.value, **describe_asset_run(context)}
     try:
-        with telemetry_of_run().operation("run_maintenance", told) as operation:
+        with telemetry_of_run().operation("run_maintenance", attributes) as operation:
             yield operation
     except FloeStorageError as error:
         raise to_failure(error) from error
 
 
 def _build_asset(
-    which: MaintenanceAsset, wiring: MaintenanceWiring, step: Step, *, after: MaintenanceAsset | None = None
+    which: MaintenanceOperation, wiring: MaintenanceWiring, step: Step, *, after: MaintenanceOperation | None = None
 ) -> AssetsDefinition:
     key = maintenance_key(which)
     return asset(
         key=key,
         group_name=GROUP,
         kinds={"iceberg"} | ({"spark"} if wiring.spark_resource_key else set()),
-        description=f"{_DESCRIPTIONS[which]} {_KINDS_OF_RUNS}",
+        description=f"{_DESCRIPTIONS[which]} {_RUN_OPTIONS}",
         required_resource_keys=wiring.resource_keys,
         op_tags=wiring.op_tags.get(which),
-        check_specs=[AssetCheckSpec(EVERY_TABLE_CHECK, asset=key, description="No table failed in the last run.")],
+        check_specs=[AssetCheckSpec(EVERY_TABLE_CHECK, asset=key, description="The last run failed for no table.")],
         deps=[] if after is None else [maintenance_key(after)],
-        # Looking at a table disturbs nobody.
-        pool=None if which is MaintenanceAsset.TABLE_HEALTH else MAINTENANCE_POOL,
+        # Measuring a table gets in the way of nothing.
+        pool=None if which is MaintenanceOperation.TABLE_HEALTH else MAINTENANCE_POOL,
     )(step)
 
 
 def _conclude(
-    which: MaintenanceAsset,
+    which: MaintenanceOperation,
     outcomes: Sequence[TableOutcome],
     metadata: Mapping[str, MetadataValue],
     config: MaintenanceConfig,
@@ -204,5 +203,5 @@ def _conclude(
         passed=not failed,
         metadata={"iceberg/failed": [outcome.table for outcome in failed]},
     )
-    # Maintenance changes no row: a version that never changes keeps what follows from looking out of date.
+    # Maintenance changes no row: a constant data version keeps downstream assets from becoming stale.
     return MaterializeResult(metadata=metadata, check_results=[check], data_version=DataVersion("maintained"))

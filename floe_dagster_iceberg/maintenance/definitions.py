@@ -1,4 +1,4 @@
-"""Everything of maintenance that Dagster serves, put together."""
+"""The maintenance definitions: assets, jobs, schedules and the sensor."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,9 @@ from dagster import (
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring, build_maintenance_assets
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
-from floe_dagster_iceberg.maintenance.schedules import build_jobs, build_schedules
-from floe_dagster_iceberg.maintenance.sensor import build_compaction_sensor
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset, MaintenanceSettings
-from floe_dagster_iceberg.models import MaintenancePolicy
+from floe_dagster_iceberg.maintenance.schedules import build_compaction_sensor, build_jobs, build_schedules
+from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, MaintenanceSettings
+from floe_dagster_iceberg.models import MaintenanceOperation, MaintenancePolicy
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ def build_maintenance_definitions(
 
         Definitions.merge(my_definitions, build_maintenance_definitions(MaintenancePolicy(tables=["bronze.*"])))
 
-    Loading them connects to nothing. Schedules are stopped until somebody starts them.
+    Loading them connects to nothing. Schedules are stopped until you start them.
 
     Args:
         policy: How tables are maintained; what it does not give, table properties may decide.
@@ -59,14 +58,14 @@ def build_maintenance_definitions(
         crons: Cron schedules by the last part of an asset's key, as in `{"compaction": "0 3 * * *"}`.
         timezone: Time zone of the schedules.
         health_checks: Checks of `build_health_checks`, which become part of the definitions; when one
-            fails, a sensor requests compaction of its table.
+            fails, a sensor requests a compaction of its table.
 
     Raises:
         ValidationError: A cron schedule or the time zone is not valid, or an asset unknown.
     """
-    if unknown := (crons or {}).keys() - set(MaintenanceAsset):
+    if unknown := (crons or {}).keys() - set(MAINTENANCE_ASSETS):
         raise ValidationError(
-            f"There is no maintenance asset '{min(unknown)}' to schedule. Known are {', '.join(MaintenanceAsset)}."
+            f"There is no maintenance asset '{min(unknown)}' to schedule. Known are {', '.join(MAINTENANCE_ASSETS)}."
         )
     settings = MaintenanceSettings.from_artifacts(
         {"timezone": timezone, **{name: {"cron": cron} for name, cron in (crons or {}).items()}}
@@ -86,28 +85,31 @@ def build_parts(
     wiring: MaintenanceWiring,
     settings: MaintenanceSettings,
     *,
-    job_tags: Mapping[MaintenanceAsset, Mapping[str, Any]] | None = None,
+    job_tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = None,
     health_checks: Sequence[AssetCheckKey] = (),
 ) -> MaintenanceParts:
-    """The definitions one by one, for those who add to them.
+    """The definitions one by one, to be combined with others.
 
     Args:
         wiring: What they share.
-        settings: When they run by themselves.
+        settings: When they run.
         job_tags: Tags of each job's runs.
         health_checks: Checks that the sensor watches; no checks, no sensor.
 
     Raises:
         ValidationError: The policy is not valid, or a cron schedule is not.
     """
-    # What is wrong for every table is said now, and not in each of their runs.
+    # An error that concerns every table is raised now, not in each run.
     effective = wiring.sources.resolve()
     if effective.warning is not None:
         _logger.warning(effective.warning)
     jobs = build_jobs(job_tags)
     sensors = [
         build_compaction_sensor(
-            health_checks, jobs[MaintenanceAsset.COMPACTION], budget=effective.policy.budget, settings=settings.sensor
+            health_checks,
+            jobs[MaintenanceOperation.COMPACTION],
+            budget=effective.policy.budget,
+            settings=settings.sensor,
         )
     ]
     return MaintenanceParts(

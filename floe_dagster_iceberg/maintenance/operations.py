@@ -1,4 +1,4 @@
-"""Maintenance of tables: measured, planned, done. Knows nothing of Dagster, and starts nothing by itself."""
+"""Tables are measured, and their maintenance is planned and done. Independent of Dagster."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from floe_dagster_iceberg.errors import CommitConflictError, FloeStorageError
-from floe_dagster_iceberg.maintenance.sections import policy_of
 from floe_dagster_iceberg.models import (
     HealthTier,
     MaintenanceEngine,
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
     # The manager and what works on tables bring PyIceberg and Arrow along, seconds that loading must not cost.
     from pyiceberg.table import Table
 
-    from floe_dagster_iceberg.maintenance.execution import TaskRunner
-    from floe_dagster_iceberg.maintenance.tasks import Task, Work
+    from floe_dagster_iceberg.maintenance.run import TaskRunner
+    from floe_dagster_iceberg.maintenance.task import Task
     from floe_dagster_iceberg.spark.maintenance import SparkProvider
-    from floe_dagster_iceberg.table.health import LiveFiles
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 # What an operation changes, and no deeper, is measured before and after it.
 _TIERS: Final = {
+    MaintenanceOperation.TABLE_HEALTH: HealthTier.FILES,
     MaintenanceOperation.COMPACTION: HealthTier.FILES,
     MaintenanceOperation.POSITION_DELETES: HealthTier.FILES,
     MaintenanceOperation.SNAPSHOT_EXPIRY: HealthTier.MANIFESTS,
@@ -63,8 +62,8 @@ def _tell_restored(operation: Operation, files: int) -> None:
     operation.tell({names.FILES_RESTORED: files})
 
 
-def _let_fail(error: FloeStorageError) -> None:
-    """The operation returns what went wrong; in its span it failed all the same."""
+def _fail_span(error: FloeStorageError) -> None:
+    """Mark the span as failed, although the operation returns what went wrong."""
     if (operation := running_operation()) is not None:
         operation.fail(error)
 
@@ -83,8 +82,8 @@ class TableMaintenance:
         manager: The tables' manager; its retry budget counts here, too.
         spark: Returns a Spark session; called when one is first needed. Without it, what only
             Spark can do is planned as blocked.
-        clock: Tells the time from which ages are counted.
-        progress: Told what long operations have done so far, in words.
+        clock: Returns the time from which ages are counted.
+        progress: Called with a line of text about what a long operation has done so far.
         snapshot_properties: Kept in every snapshot that is made, such as the run that made it.
     """
 
@@ -122,7 +121,7 @@ class TableMaintenance:
     def plan(
         self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
     ) -> MaintenancePlan:
-        """Find out what an operation would do, and why, or why not. Changes nothing.
+        """Find out what an operation would do and why, or why not. Changes nothing.
 
         Raises:
             NoSuchTableError: There is no such table.
@@ -135,15 +134,15 @@ class TableMaintenance:
     def execute(
         self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
     ) -> MaintenanceResult:
-        """Plan an operation afresh and do it, if there is something to do and nothing stands in the way.
+        """Plan an operation and do it, unless there is nothing to do or a guardrail refuses it.
 
-        Never raises an error of this package: a table that cannot be worked on is a result that
-        failed, and a race that other writers won is a result that was skipped.
+        Never raises an error of this package: an error is a failed result, and a race that other
+        writers won is a skipped one.
 
         Args:
             operation: The operation.
             table: The table.
-            policy: How it is to be done; with `dry_run` it is only planned.
+            policy: How to do it; with `dry_run` it is only planned.
         """
         report = _Report(operation, table, policy, started_at=self._clock())
         try:
@@ -151,27 +150,27 @@ class TableMaintenance:
             report.table = task.identifier
             planned = self._runner.plan(task)
             report.plan = planned.plan
-            tier = _TIERS[operation]
-            live = task.live if tier is HealthTier.FILES else None
-            report.before = self._measure(task.table, policy, tier, live)
+            report.before = self._measure(task.table, policy, _TIERS[operation], planned_for=task)
             if policy.dry_run:
                 return report.finish(MaintenanceStatus.PLANNED)
             if not planned.plan.is_actionable:
                 return report.finish(MaintenanceStatus.SKIPPED)
-            work = self._runner.run(task, planned)
-            report.after = self._measure(self._manager.load_table(task.identifier), policy, tier)
+            result = self._runner.run(task, planned)
+            report.after = self._measure(self._manager.load_table(task.identifier), policy, _TIERS[operation])
         except CommitConflictError as lost:
             return report.left_for_next_run(lost.reason)
         except FloeStorageError as error:
-            _let_fail(error)
+            _fail_span(error)
             return report.finish(MaintenanceStatus.FAILED, error=str(error))
-        return report.left_for_next_run(work.lost, work) if work.lost else report.finish(MaintenanceStatus.DONE, work)
+        if result.status is MaintenanceStatus.SKIPPED:
+            return report.left_for_next_run("another process did it first", result)
+        return report.complete(result)
 
     @traced("restore_orphans", _describe_table, report=_tell_restored)
     def restore_orphans(
         self, table: str | TableIdentifier, quarantine_id: str | None = None, *, dry_run: bool = False
     ) -> int:
-        """Move files in quarantine back to where they were, byte by byte the same.
+        """Move quarantined files back to where they were, unchanged.
 
         Args:
             table: The table.
@@ -191,22 +190,31 @@ class TableMaintenance:
 
     @cached_property
     def _runner(self) -> "TaskRunner":
-        from floe_dagster_iceberg.maintenance.execution import TaskRunner  # noqa: PLC0415 - it loads PyIceberg
+        from floe_dagster_iceberg.maintenance.run import TaskRunner  # noqa: PLC0415 - it loads PyIceberg
 
         return TaskRunner(self._manager, self._spark, self._progress, self._snapshot_properties)
 
     def _task(self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy) -> "Task":
-        from floe_dagster_iceberg.maintenance.tasks import Task  # noqa: PLC0415 - it loads PyIceberg
+        from floe_dagster_iceberg.maintenance.task import Task  # noqa: PLC0415 - it loads PyIceberg
 
         loaded = self._manager.load_table(table)
         return Task(loaded, operation, policy, self._clock(), has_spark=self._spark is not None)
 
     def _measure(
-        self, table: "Table", policy: MaintenancePolicy, tier: HealthTier, live: "LiveFiles | None" = None
+        self, table: "Table", policy: MaintenancePolicy, tier: HealthTier, *, planned_for: "Task | None" = None
     ) -> TableHealth:
         from floe_dagster_iceberg.table.health import measure_health  # noqa: PLC0415 - it loads PyIceberg
 
-        health = measure_health(table, tier=tier, compaction=policy.compaction, now=self._clock(), live=live)
+        # What planning has read and found is not read again.
+        task = planned_for if tier is HealthTier.FILES else None
+        health = measure_health(
+            table,
+            tier=tier,
+            compaction=policy.compaction,
+            now=self._clock(),
+            live=None if task is None else task.live,
+            groups=None if task is None else task.file_groups,
+        )
         set_health(health)
         return health
 
@@ -229,37 +237,44 @@ class _Report:
         self.before: TableHealth | None = None
         self.after: TableHealth | None = None
 
-    def left_for_next_run(self, reason: str | None, work: "Work | None" = None) -> MaintenanceResult:
+    def left_for_next_run(self, reason: str, result: MaintenanceResult | None = None) -> MaintenanceResult:
         """The table is as it was, because others were faster."""
         if self.plan is not None:
             self.plan = self.plan.model_copy(update={"summary": f"Left for the next run: {reason}"})
-        return self.finish(MaintenanceStatus.SKIPPED, work)
+        return self.finish(MaintenanceStatus.SKIPPED) if result is None else self.complete(result)
 
-    def finish(
-        self, status: MaintenanceStatus, work: "Work | None" = None, *, error: str | None = None
-    ) -> MaintenanceResult:
-        """The result, as far as it got."""
-        done: dict[str, Any] = {} if work is None else work.to_result_fields()
+    def finish(self, status: MaintenanceStatus, *, error: str | None = None) -> MaintenanceResult:
+        """The result of an execution in which no engine did anything."""
+        engine = MaintenanceEngine.PYICEBERG if self.plan is None else self.plan.engine
+        return self.complete(
+            MaintenanceResult(
+                table=self.table,
+                operation=self._operation,
+                engine=engine,
+                status=status,
+                started_at=self._started_at,
+                error=error,
+            )
+        )
+
+    def complete(self, result: MaintenanceResult) -> MaintenanceResult:
+        """An engine's result, with the plan it followed and the table before and after."""
         latest = self.after or self.before
-        return MaintenanceResult(
-            table=self.table,
-            operation=self._operation,
-            engine=MaintenanceEngine.PYICEBERG if self.plan is None else self.plan.engine,
-            status=status,
-            started_at=self._started_at,
-            duration=timedelta(seconds=time.perf_counter() - self._clock),
-            plan=self.plan,
-            before=self.before,
-            after=self.after,
-            snapshot_id_before=None if self.before is None else self.before.snapshot_id,
-            snapshot_id_after=None if latest is None else latest.snapshot_id,
-            overrides=policy_of(self._operation, self._policy).overrides,
-            error=error,
-            **done,
+        return result.model_copy(
+            update={
+                "started_at": self._started_at,
+                "duration": timedelta(seconds=time.perf_counter() - self._clock),
+                "plan": self.plan,
+                "before": self.before,
+                "after": self.after,
+                "snapshot_id_before": None if self.before is None else self.before.snapshot_id,
+                "snapshot_id_after": None if latest is None else latest.snapshot_id,
+                "overrides": self._policy.section_of(self._operation).overrides,
+            }
         )
 
 
 def _name(table: str) -> TableIdentifier:
-    # A name that is not valid is told by the failure that follows; the result still says what was asked for.
+    # The failure that follows says what is wrong with an invalid name; the result still has what was asked for.
     namespace, _, name = table.rpartition(".")
     return TableIdentifier.model_construct(namespace=namespace, name=name)

@@ -1,66 +1,68 @@
-"""What each operation would do to a table, and why, or why not. Planning changes nothing."""
+"""What each operation would do to a table and why, or why not. Planning changes nothing."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
 
+from pyiceberg.manifest import FileFormat
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
-from floe_dagster_iceberg.maintenance import rails
-from floe_dagster_iceberg.maintenance.engines import (
-    MOST_ENTRIES_TO_SORT,
-    NEWEST_FORMAT_OF_PYICEBERG,
-    YOUNGEST_ORPHANS_OF_SPARK,
-    choose_engine,
-    commit_needs_spark,
-    compaction_needs_spark,
-)
-from floe_dagster_iceberg.maintenance.tasks import Task
-from floe_dagster_iceberg.models import MaintenanceEngine, MaintenancePlan, PlanReason
+from floe_dagster_iceberg.maintenance import guardrails
+from floe_dagster_iceberg.maintenance.task import Task
+from floe_dagster_iceberg.models import CompactionStrategyType, MaintenanceEngine, MaintenancePlan, PlanReason
 from floe_dagster_iceberg.models.quantities import counted, format_bytes, format_duration
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.delete_groups import plan_delete_groups
-from floe_dagster_iceberg.table.expiry_run import forecast_expiry
-from floe_dagster_iceberg.table.file_groups import FileGroup, plan_groups, within_limits
-from floe_dagster_iceberg.table.health import to_group_limits
+from floe_dagster_iceberg.table.file_groups import FileGroup, within_budget
+from floe_dagster_iceberg.table.live_files import LiveFiles
 from floe_dagster_iceberg.table.maintenance_marks import estimate_duration
-from floe_dagster_iceberg.table.manifest_rewrite import ManifestGroups, plan_manifests
-from floe_dagster_iceberg.table.orphans import OrphanSearch, find_orphans
+
+if TYPE_CHECKING:
+    # A run is about one operation, and loads what that one needs.
+    from floe_dagster_iceberg.table.manifest_rewrite import ManifestGroups
+    from floe_dagster_iceberg.table.orphans import OrphanSearch
+
+NEWEST_FORMAT_OF_PYICEBERG: Final = 2
+# Rows of a group are sorted in memory, where they take several times their size on disk.
+MOST_BYTES_TO_SORT: Final = 256 * 1024 * 1024
+# Entries of the manifests that are merged are sorted in memory.
+MOST_ENTRIES_TO_SORT: Final = 500_000
+# Its procedure refuses to look for younger ones, even for a dry run.
+YOUNGEST_ORPHANS_OF_SPARK: Final = timedelta(days=1)
 
 
-def plan_compaction(task: Task) -> MaintenancePlan:
-    """Plan to put small files together, as many as the budget allows."""
-    table, policy = task.table, task.policy.compaction
-    live, strategy, limits = task.live, policy.to_strategy(), to_group_limits(table, policy)
-    found = plan_groups(live.changes, table.metadata, strategy, limits)
+def plan_compaction(task: Task) -> tuple[MaintenancePlan, Sequence[FileGroup]]:
+    """Plan to rewrite small files, as many as the budget allows.
+
+    Returns:
+        The plan, and the groups of files it rewrites.
+    """
+    found, total = task.file_groups, task.live.total_bytes
     if not found:
-        return task.nothing(
-            "No partition has enough files that are too small or too large.", table_bytes=live.total_bytes
-        )
-    needs_spark = compaction_needs_spark(table.metadata.format_version, live, found, policy.strategy)
+        summary = "No partition has enough files that are too small or too large."
+        return task.nothing(summary, table_bytes=total), ()
+    policy = task.policy.compaction
+    needs_spark = compaction_needs_spark(task.table.metadata.format_version, task.live, found, policy.strategy)
     choice = choose_engine(task.policy.engine, needs_spark, has_spark=task.has_spark)
     if choice.blocked_by is not None:
-        return task.blocked(choice.blocked_by, engine=choice.engine, table_bytes=live.total_bytes)
+        return task.blocked(choice.blocked_by, engine=choice.engine, table_bytes=total), ()
     max_bytes = task.policy.budget.max_rewrite_bytes
     if choice.engine is MaintenanceEngine.SPARK:
         # Its procedure takes a table as a whole.
         fits = max_bytes is None or sum(group.total_bytes for group in found) <= max_bytes
         groups = found if fits else []
     else:
-        groups = within_limits(found, strategy, max_bytes=max_bytes)
+        groups = within_budget(found, policy.to_strategy(), max_bytes=max_bytes)
     if not groups:
-        return task.plan(
-            PlanReason.BUDGET_CAPPED,
-            f"{counted(len(found), 'group')} of files worth rewriting; none fits into {format_bytes(max_bytes or 0)}.",
-            engine=choice.engine,
-            table_bytes=live.total_bytes,
-        )
-    return _rewrite_plan(
-        task, groups, waiting=len(found) - len(groups), engine=choice.engine, table_bytes=live.total_bytes
-    )
+        summary = f"{counted(len(found), 'group')} of files to rewrite; none fits into {format_bytes(max_bytes or 0)}."
+        return task.plan(PlanReason.BUDGET_CAPPED, summary, engine=choice.engine, table_bytes=total), ()
+    return _rewrite_plan(task, groups, engine=choice.engine), groups
 
 
 def plan_position_deletes(task: Task) -> MaintenancePlan:
-    """Plan to put position delete files together, which only Spark can do."""
+    """Plan to rewrite position delete files, which only Spark can do."""
     live = task.live
     # Deletion vectors, which format version 3 has instead, are never more than one for each data file.
     has_delete_files = task.table.metadata.format_version <= NEWEST_FORMAT_OF_PYICEBERG
@@ -87,11 +89,13 @@ def plan_position_deletes(task: Task) -> MaintenancePlan:
     )
 
 
-def plan_expiry(task: Task) -> MaintenancePlan:
-    """Plan to let old snapshots go, with the files that only they need."""
+def plan_snapshot_expiry(task: Task) -> MaintenancePlan:
+    """Plan to expire old snapshots, with the files that only they reference."""
+    from floe_dagster_iceberg.table.expiry_run import forecast_expiry  # noqa: PLC0415 - see above
+
     table, policy = task.table, task.policy.expiry
     try:
-        rails.check_expiry(table, policy)
+        guardrails.check_expiry(table, policy)
     except MaintenanceRefusedError as refused:
         return task.blocked(str(refused))
     forecast = forecast_expiry(table, policy, task.now, task.manifests)
@@ -107,7 +111,7 @@ def plan_expiry(task: Task) -> MaintenancePlan:
         return task.blocked(choice.blocked_by, engine=choice.engine)
     if choice.engine is MaintenanceEngine.SPARK and not policy.delete_files:
         return task.blocked(
-            "Spark's expire_snapshots always deletes the files, too. Set delete_files to true, or use engine 'auto'.",
+            "Spark's expire_snapshots always deletes the files too. Set delete_files to true, or use engine 'auto'.",
             engine=choice.engine,
         )
     total_bytes = sum(file.size_bytes for file in files)
@@ -123,45 +127,55 @@ def plan_expiry(task: Task) -> MaintenancePlan:
     )
 
 
-def plan_manifest_rewrite(task: Task) -> MaintenancePlan:
-    """Plan to put small manifests together."""
+def plan_manifest_rewrite(task: Task) -> tuple[MaintenancePlan, "ManifestGroups | None"]:
+    """Plan to rewrite small manifests.
+
+    Returns:
+        The plan, and the manifests it rewrites.
+    """
+    from floe_dagster_iceberg.table.manifest_rewrite import plan_manifests  # noqa: PLC0415 - see above
+
     table, policy = task.table, task.policy.manifests
     with translated(table.catalog.name, table=".".join(table.name())):
         groups = plan_manifests(table.metadata, table.io, policy)
-    if not groups.is_worth_it(policy):
-        return task.nothing(
-            f"{counted(groups.manifests, 'manifest')}; from {policy.min_manifests} on they are put together, if at "
-            "most half as many are left then."
+    if not groups.should_rewrite(policy):
+        summary = (
+            f"{counted(groups.manifests, 'manifest')}; they are rewritten from {policy.min_manifests} on, if at most "
+            "half as many are left."
         )
+        return task.nothing(summary), None
     choice = choose_engine(task.policy.engine, _manifests_need_spark(task, groups), has_spark=task.has_spark)
     if choice.blocked_by is not None:
-        return task.blocked(choice.blocked_by, engine=choice.engine)
+        return task.blocked(choice.blocked_by, engine=choice.engine), None
     chosen = groups.input_manifests
     total_bytes = sum(manifest.manifest_length for manifest in chosen)
-    return task.plan(
+    plan = task.plan(
         PlanReason.RECOMMENDED,
-        f"Put {len(chosen):,} of {counted(groups.manifests, 'manifest')} into about {groups.output_manifests:,}.",
+        f"Rewrite {len(chosen):,} of {counted(groups.manifests, 'manifest')} into about {groups.output_manifests:,}.",
         engine=choice.engine,
         files=[manifest.manifest_path for manifest in chosen],
         input_bytes=total_bytes,
         output_files=groups.output_manifests,
         output_bytes=total_bytes,
     )
+    return plan, groups
 
 
 def plan_orphans(
-    task: Task, neighbours: Callable[[Table], Sequence[str]], seen_by_spark: Callable[[], Iterable[str]]
-) -> tuple[MaintenancePlan, OrphanSearch | None]:
-    """Plan to move orphans into quarantine and to delete those whose time there is over.
+    task: Task, overlapping_tables: Callable[[Table], Sequence[str]], seen_by_spark: Callable[[], Iterable[str]]
+) -> tuple[MaintenancePlan, "OrphanSearch | None"]:
+    """Plan to move orphans to quarantine and to delete those whose time there is over.
 
     Args:
         task: The task.
-        neighbours: Tells which other tables lie in the same place.
-        seen_by_spark: Where Spark sees orphans; asked only when the policy's engine is Spark.
+        overlapping_tables: Returns the other tables whose locations overlap with a table's.
+        seen_by_spark: Returns the orphans that Spark finds; called only when the engine is Spark.
 
     Returns:
         The plan, and what was found when it can be acted upon.
     """
+    from floe_dagster_iceberg.table.orphans import find_orphans  # noqa: PLC0415 - see above
+
     table, policy = task.table, task.policy.orphans
     choice = choose_engine(task.policy.engine, None, has_spark=task.has_spark)
     if choice.blocked_by is not None:
@@ -170,7 +184,7 @@ def plan_orphans(
         why = f"Spark finds no orphans younger than {format_duration(YOUNGEST_ORPHANS_OF_SPARK)}"
         return task.blocked(f"{why}. Raise older_than, or use engine 'auto'.", engine=choice.engine), None
     try:
-        rails.check_orphan_policy(table, policy, neighbours(table))
+        guardrails.check_orphan_policy(table, policy, overlapping_tables(table))
         found = find_orphans(
             table,
             now=task.now,
@@ -178,7 +192,7 @@ def plan_orphans(
             grace=policy.grace,
             only=seen_by_spark if choice.engine is MaintenanceEngine.SPARK else None,
         )
-        rails.check_orphans(table, policy, found)
+        guardrails.check_orphans(table, policy, found)
     except MaintenanceRefusedError as refused:
         return task.blocked(str(refused), engine=choice.engine), None
     orphans, due = found.orphans.files, [file for quarantine in found.due for file in quarantine.files]
@@ -199,10 +213,8 @@ def plan_orphans(
     return plan, found
 
 
-def _rewrite_plan(
-    task: Task, groups: Sequence[FileGroup], *, waiting: int, engine: MaintenanceEngine, table_bytes: int
-) -> MaintenancePlan:
-    target = task.policy.compaction.target_file_size_bytes
+def _rewrite_plan(task: Task, groups: Sequence[FileGroup], *, engine: MaintenanceEngine) -> MaintenancePlan:
+    target, waiting = task.policy.compaction.target_file_size_bytes, len(task.file_groups) - len(groups)
     files = [file.file_path for group in groups for file in group.files]
     input_bytes = sum(group.total_bytes for group in groups)
     output_files = sum(group.output_files(target) for group in groups)
@@ -213,7 +225,7 @@ def _rewrite_plan(
         PlanReason.RECOMMENDED,
         f"Rewrite {what} into about {output_files:,}.{later}",
         engine=engine,
-        table_bytes=table_bytes,
+        table_bytes=task.live.total_bytes,
         partitions=partitions,
         files=files,
         input_bytes=input_bytes,
@@ -223,10 +235,71 @@ def _rewrite_plan(
     )
 
 
-def _manifests_need_spark(task: Task, groups: ManifestGroups) -> str | None:
+def _manifests_need_spark(task: Task, groups: "ManifestGroups") -> str | None:
     entries = sum(
         (manifest.added_files_count or 0) + (manifest.existing_files_count or 0) for manifest in groups.input_manifests
     )
     if entries > MOST_ENTRIES_TO_SORT:
         return f"{entries} entries of manifests would be sorted in memory"
     return commit_needs_spark(task.table.metadata.format_version)
+
+
+@dataclass(frozen=True)
+class ChosenEngine:
+    """The engine that does it, or why none can.
+
+    Attributes:
+        engine: The engine that does it, or that is missing.
+        blocked_by: What stands in the way, and the remedy.
+    """
+
+    engine: MaintenanceEngine
+    blocked_by: str | None = None
+
+
+def choose_engine(asked_for: MaintenanceEngine, needs_spark: str | None, *, has_spark: bool) -> ChosenEngine:
+    """Choose by what was asked for, and by what PyIceberg cannot do.
+
+    Args:
+        asked_for: The policy's engine.
+        needs_spark: Why PyIceberg cannot do it, as the beginning of a sentence; None when it can.
+        has_spark: Whether a Spark session is available.
+    """
+    if asked_for is MaintenanceEngine.PYICEBERG:
+        remedy = (
+            None if needs_spark is None else f"{needs_spark}, which PyIceberg cannot do. Use engine 'auto' or 'spark'."
+        )
+        return ChosenEngine(MaintenanceEngine.PYICEBERG, remedy)
+    if asked_for is MaintenanceEngine.AUTO and needs_spark is None:
+        return ChosenEngine(MaintenanceEngine.PYICEBERG)
+    if has_spark:
+        return ChosenEngine(MaintenanceEngine.SPARK)
+    why = "Engine 'spark' was asked for" if needs_spark is None else f"{needs_spark}, which PyIceberg cannot do"
+    return ChosenEngine(
+        MaintenanceEngine.SPARK, f"{why}, and there is no Spark session. Configure an IcebergSparkResource."
+    )
+
+
+def compaction_needs_spark(
+    format_version: int, live: LiveFiles, groups: Sequence[FileGroup], strategy: CompactionStrategyType
+) -> str | None:
+    """Why PyIceberg cannot rewrite these files; None when it can."""
+    if (reason := commit_needs_spark(format_version)) is not None:
+        return reason
+    if strategy is CompactionStrategyType.Z_ORDER:
+        return "The files are to be in z-order"
+    if live.equality_deletes:
+        return f"The table has {len(live.equality_deletes)} equality delete files"
+    if others := sum(file.file_format != FileFormat.PARQUET for file in live.data):
+        return f"{others} data files are not Parquet"
+    largest = max((group.total_bytes for group in groups), default=0)
+    if strategy is CompactionStrategyType.SORT and largest > MOST_BYTES_TO_SORT:
+        return f"A partition of {format_bytes(largest)} would be sorted in memory"
+    return None
+
+
+def commit_needs_spark(format_version: int) -> str | None:
+    """Why PyIceberg cannot commit to a table; None when it can."""
+    if format_version > NEWEST_FORMAT_OF_PYICEBERG:
+        return f"The table has format version {format_version}"
+    return None

@@ -15,8 +15,8 @@ import pydantic
 
 from floe_dagster_iceberg.artifacts import EnforcementLevel, Governance
 from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.maintenance.descriptions import format_setting
 from floe_dagster_iceberg.maintenance.policy_fields import flattened, nested, policy_fields, read_value, values_of
-from floe_dagster_iceberg.maintenance.wording import format_setting
 from floe_dagster_iceberg.models import ExpiryPolicy, MaintenancePolicy, TableIdentifier
 from floe_dagster_iceberg.models.faults import describe_faults, nearest
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE

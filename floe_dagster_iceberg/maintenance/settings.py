@@ -1,16 +1,18 @@
-"""What the artifacts say about maintenance: the policy, when it runs by itself, and in pods of what size."""
+"""Maintenance settings: of the artifacts (policy, schedules, sensor, pod sizes), and of a single run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 from typing import Annotated, Any, Final, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from dagster import Config
 from pydantic import AfterValidator, Field
 
 from floe_dagster_iceberg.artifacts.shapes import faults_as_errors
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models import MaintenancePolicy
+from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
+from floe_dagster_iceberg.models import HealthTier, MaintenanceEngine, MaintenanceOperation, MaintenancePolicy
 from floe_dagster_iceberg.models.base import FrozenModel
 from floe_dagster_iceberg.models.faults import unknown
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
@@ -18,29 +20,17 @@ from floe_dagster_iceberg.models.maintenance import OperationPolicy
 _PATH: Final = "plugins.orchestrator.config.maintenance"
 
 
-class MaintenanceAsset(StrEnum):
-    """The maintenance assets by the last part of their key."""
-
-    TABLE_HEALTH = "table_health"
-    COMPACTION = "compaction"
-    SNAPSHOT_EXPIRY = "snapshot_expiry"
-    MANIFESTS = "manifests"
-    ORPHAN_FILES = "orphan_files"
-
-    @property
-    def policy_section(self) -> str:
-        """The section of `MaintenancePolicy` that decides about it."""
-        return _SECTIONS.get(self, self.value)
-
-
-_SECTIONS: Final = {MaintenanceAsset.SNAPSHOT_EXPIRY: "expiry", MaintenanceAsset.ORPHAN_FILES: "orphans"}
+# Position deletes have no asset of their own: compaction rewrites them.
+MAINTENANCE_ASSETS: Final[tuple[MaintenanceOperation, ...]] = tuple(
+    operation for operation in MaintenanceOperation if operation is not MaintenanceOperation.POSITION_DELETES
+)
 # One after the other in the night, the costly and the irreversible ones on Sundays only.
 DEFAULT_CRONS: Final = {
-    MaintenanceAsset.TABLE_HEALTH: "0 1 * * *",
-    MaintenanceAsset.COMPACTION: "0 2 * * *",
-    MaintenanceAsset.SNAPSHOT_EXPIRY: "0 3 * * *",
-    MaintenanceAsset.MANIFESTS: "0 4 * * 0",
-    MaintenanceAsset.ORPHAN_FILES: "0 5 * * 0",
+    MaintenanceOperation.TABLE_HEALTH: "0 1 * * *",
+    MaintenanceOperation.COMPACTION: "0 2 * * *",
+    MaintenanceOperation.SNAPSHOT_EXPIRY: "0 3 * * *",
+    MaintenanceOperation.MANIFESTS: "0 4 * * 0",
+    MaintenanceOperation.ORPHAN_FILES: "0 5 * * 0",
 }
 
 
@@ -60,25 +50,25 @@ class ScheduleSettings(FrozenModel):
 
     cron: str | None = Field(default=None, min_length=1, description="Cron schedule; the package's if not given.")
     timezone: TimeZone | None = Field(default=None, description="Time zone of the cron schedule.")
-    enabled: bool | None = Field(default=None, description="Whether the schedule runs; stopped unless said.")
+    enabled: bool | None = Field(default=None, description="Whether the schedule runs; stopped by default.")
     resources: str | None = Field(default=None, min_length=1, description="Resource preset of its pods.")
 
 
 class SensorSettings(FrozenModel):
     """The sensor that compacts tables whose health check failed."""
 
-    enabled: bool = Field(default=False, description="Whether it runs; stopped unless said.")
-    interval_seconds: int = Field(default=300, ge=30, description="Shortest time between two looks.")
+    enabled: bool = Field(default=False, description="Whether it runs; stopped by default.")
+    interval_seconds: int = Field(default=300, ge=30, description="Shortest time between two evaluations.")
 
 
 class _General(FrozenModel):
-    enabled: bool = Field(default=False, description="Whether all schedules run that do not say otherwise.")
-    timezone: TimeZone = Field(default="UTC", description="Time zone of all schedules that name none.")
+    enabled: bool = Field(default=False, description="Whether schedules run that have no setting of their own.")
+    timezone: TimeZone = Field(default="UTC", description="Time zone of schedules that have no setting of their own.")
     resources: str | None = Field(default=None, min_length=1, description="Resource preset of all pods.")
     compaction_sensor: SensorSettings = Field(default=SensorSettings(), description="The sensor.")
 
 
-_KNOWN: Final = tuple(dict.fromkeys((*_General.model_fields, *MaintenanceAsset, *MaintenancePolicy.model_fields)))
+_KNOWN: Final = tuple(dict.fromkeys((*_General.model_fields, *MAINTENANCE_ASSETS, *MaintenancePolicy.model_fields)))
 
 
 @dataclass(frozen=True)
@@ -92,8 +82,10 @@ class MaintenanceSettings:
     """
 
     policy: Mapping[str, Any] = field(default_factory=dict)
-    schedules: Mapping[MaintenanceAsset, ScheduleSettings] = field(
-        default_factory=lambda: {asset: _complete(asset, ScheduleSettings(), _General()) for asset in MaintenanceAsset}
+    schedules: Mapping[MaintenanceOperation, ScheduleSettings] = field(
+        default_factory=lambda: {
+            asset: _complete(asset, ScheduleSettings(), _General()) for asset in MAINTENANCE_ASSETS
+        }
     )
     sensor: SensorSettings = field(default_factory=SensorSettings)
 
@@ -111,20 +103,20 @@ class MaintenanceSettings:
         _refuse_unknown(rest, _KNOWN, path=_PATH)
         with faults_as_errors(_PATH, _General, with_values=True):
             general = _General.model_validate({name: rest.pop(name) for name in _General.model_fields if name in rest})
-        schedules = {}
-        for asset in MaintenanceAsset:
+        schedules: dict[MaintenanceOperation, ScheduleSettings] = {}
+        for asset in MAINTENANCE_ASSETS:
             name, section = _pop_section(rest, asset)
             _refuse_unknown(section, [*ScheduleSettings.model_fields, *_policy_names(asset)], path=f"{_PATH}.{name}")
             own = {"enabled": section.get("enabled")}
             own |= {key: section.pop(key) for key in ("cron", "timezone", "resources") if key in section}
             with faults_as_errors(f"{_PATH}.{name}", ScheduleSettings, with_values=True):
                 schedules[asset] = _complete(asset, ScheduleSettings.model_validate(own), general)
-            if asset is not MaintenanceAsset.TABLE_HEALTH and section:
+            if asset is not MaintenanceOperation.TABLE_HEALTH and section:
                 rest[asset.policy_section] = section
         return cls(policy=rest, schedules=schedules, sensor=general.compaction_sensor)
 
 
-def _complete(asset: MaintenanceAsset, own: ScheduleSettings, general: _General) -> ScheduleSettings:
+def _complete(asset: MaintenanceOperation, own: ScheduleSettings, general: _General) -> ScheduleSettings:
     return ScheduleSettings(
         cron=own.cron or DEFAULT_CRONS[asset],
         timezone=own.timezone or general.timezone,
@@ -133,7 +125,7 @@ def _complete(asset: MaintenanceAsset, own: ScheduleSettings, general: _General)
     )
 
 
-def _pop_section(settings: dict[str, Any], asset: MaintenanceAsset) -> tuple[str, dict[str, Any]]:
+def _pop_section(settings: dict[str, Any], asset: MaintenanceOperation) -> tuple[str, dict[str, Any]]:
     """The section of an asset, and the name it goes by."""
     names = [name for name in dict.fromkeys((asset.value, asset.policy_section)) if name in settings]
     if len(names) > 1:
@@ -144,7 +136,7 @@ def _pop_section(settings: dict[str, Any], asset: MaintenanceAsset) -> tuple[str
     return next(iter(names), asset.value), dict(section)
 
 
-def _policy_names(asset: MaintenanceAsset) -> list[str]:
+def _policy_names(asset: MaintenanceOperation) -> list[str]:
     """Names of what the policy says about an asset; it says nothing about looking at tables."""
     section = MaintenancePolicy.model_fields.get(asset.policy_section)
     kind = None if section is None else section.annotation
@@ -154,3 +146,66 @@ def _policy_names(asset: MaintenanceAsset) -> list[str]:
 def _refuse_unknown(settings: Mapping[str, Any], known: Sequence[str], *, path: str) -> None:
     if faults := [f"{path}.{name} {unknown(str(name), known)}" for name in settings if name not in known]:
         raise ValidationError(f"Compiled artifacts are not valid. {'; '.join(faults)}.")
+
+
+class EngineChoice(Enum):
+    """`MaintenanceEngine` for the launchpad, which takes the names of an enum and not its values."""
+
+    auto = "auto"
+    pyiceberg = "pyiceberg"
+    spark = "spark"
+
+
+class TierChoice(Enum):
+    """`HealthTier` for the launchpad, which takes the names of an enum and not its values."""
+
+    summary = "summary"
+    manifests = "manifests"
+    files = "files"
+
+
+class MaintenanceConfig(Config):
+    """Run config of the maintenance assets; what is not set is decided by the policy."""
+
+    tables: list[str] = Field(
+        default_factory=list,
+        description="Globs over 'namespace.table', as in 'bronze.*' or 'gold.orders'; the policy's if empty.",
+    )
+    dry_run: bool | None = Field(default=None, description="Plan only and change nothing.")
+    engine: EngineChoice | None = Field(
+        default=None, description="Engine to use: auto uses PyIceberg where that is safe, and Spark elsewhere."
+    )
+    fail_on_error: bool = Field(
+        default=False,
+        description="Whether one failed table fails the run. Otherwise only a run in which every table failed does.",
+    )
+
+    def apply_to(self, sources: PolicySources) -> PolicySources:
+        """The sources of the policy with this run's values on top."""
+        return sources.with_run(
+            tables=tuple(self.tables) or None,
+            dry_run=self.dry_run,
+            engine=None if self.engine is None else MaintenanceEngine(self.engine.value),
+        )
+
+
+class HealthConfig(MaintenanceConfig):
+    """Run configuration of the health asset, which never changes a table."""
+
+    tier: TierChoice = Field(
+        default=TierChoice.files,
+        description="What to read: table metadata only, manifest lists too, or all manifests too.",
+    )
+
+    @property
+    def health_tier(self) -> HealthTier:
+        """The tier to measure."""
+        return HealthTier(self.tier.value)
+
+
+class OrphanConfig(MaintenanceConfig):
+    """Run configuration of the orphan asset, which can also undo what it did."""
+
+    restore: bool = Field(
+        default=False, description="Move quarantined files back to where they were, instead of looking for orphans."
+    )

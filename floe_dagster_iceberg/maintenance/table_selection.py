@@ -1,16 +1,19 @@
-"""Globs over a catalog -> tables."""
+"""Which tables a run is about, and which tables share their locations."""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from floe_dagster_iceberg.errors import ScanError
+from floe_dagster_iceberg.errors import FloeStorageError, ScanError
 from floe_dagster_iceberg.models import TableIdentifier
 
 if TYPE_CHECKING:
     # It brings PyIceberg and Arrow along, seconds that loading must not cost.
+    from pyiceberg.table import Table
+
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 _WILDCARD = re.compile(r"[*?\[]")
@@ -18,7 +21,7 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class SelectedTables:
-    """What globs stand for at this moment.
+    """The tables that globs select.
 
     Attributes:
         found: Tables of the catalog, in order of their names.
@@ -48,7 +51,7 @@ def _exists(manager: "IcebergTableManager", name: str) -> bool:
     try:
         return manager.table_exists(name)
     except ScanError:
-        # The catalog has it; what is wrong with it is told when its turn comes, and keeps no other from its own.
+        # The catalog has it; the error is reported when it is the table's turn, and does not stop the others.
         return True
 
 
@@ -67,3 +70,40 @@ def _may_hold(namespace: str, pattern: str) -> bool:
     fixed = _WILDCARD.split(pattern, maxsplit=1)[0]
     inside = f"{namespace}."
     return inside.startswith(fixed) or fixed.startswith(inside)
+
+
+# Properties by which a table keeps files outside its location.
+_PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+
+
+class TableLocations:
+    """Where all tables of a catalog keep their files.
+
+    The catalog is asked once. A table that is created later does not matter: its files are
+    too young to count as orphans.
+    """
+
+    def __init__(self, manager: "IcebergTableManager") -> None:
+        self._manager = manager
+
+    def overlapping_tables(self, table: "Table") -> list[str]:
+        """Names of the other tables whose files lie below this table's location, or above it."""
+        from floe_dagster_iceberg.table.stored_files import Place  # noqa: PLC0415 - it loads PyIceberg
+
+        own, name = Place.of(table.location()), ".".join(table.name())
+        places = ((other, Place.of(location)) for other, location in self._locations if other != name)
+        return sorted({other for other, place in places if own.contains(place) or place.contains(own)})
+
+    @cached_property
+    def _locations(self) -> list[tuple[str, str]]:
+        return list(self._list_locations())
+
+    def _list_locations(self) -> Iterator[tuple[str, str]]:
+        for identifier in select_tables(self._manager, ["*"]).found:
+            try:
+                table = self._manager.load_table(identifier)
+            except FloeStorageError:
+                # A broken table must not stop the others; its metadata files show when it lies below them.
+                continue
+            yield str(identifier), table.location()
+            yield from ((str(identifier), table.properties[path]) for path in _PATHS if path in table.properties)

@@ -1,4 +1,4 @@
-"""How small files are put together into larger ones."""
+"""How small files are merged into larger ones."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -41,7 +41,7 @@ class CompactionStrategy(FrozenModel):
     )
 
     @model_validator(mode="after")
-    def _sort_columns_belong_to_the_strategy(self) -> Self:
+    def _check_sort_columns(self) -> Self:
         check_sort_columns(self.strategy_type, self.sort_columns)
         return self
 
@@ -52,10 +52,11 @@ def check_sort_columns(strategy_type: CompactionStrategyType, sort_columns: Sequ
     Raises:
         ValueError: With a sentence that says what to change.
     """
-    arranges = strategy_type is not CompactionStrategyType.BIN_PACK
-    if arranges and not sort_columns:
+    if strategy_type is CompactionStrategyType.BIN_PACK:
+        if sort_columns:
+            raise ValueError("bin_pack takes no sort_columns: leave them out, or choose sort or z_order")
+        return
+    if not sort_columns:
         raise ValueError(f"{strategy_type} needs sort_columns: name the columns to arrange by")
-    if not arranges and sort_columns:
-        raise ValueError("bin_pack takes no sort_columns: leave them out, or choose sort or z_order")
     if (column := first_duplicate(sort_columns)) is not None:
         raise ValueError(f"sort column '{column}' is named twice: name each column once")

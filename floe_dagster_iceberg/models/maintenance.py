@@ -1,4 +1,4 @@
-"""How tables are kept healthy: what may be done, when, and how much of it."""
+"""Maintenance policies: what is done to keep tables healthy, when, and how much of it."""
 
 from datetime import timedelta
 from enum import StrEnum
@@ -27,7 +27,7 @@ TableGlob = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
 
 
 class MaintenanceEngine(StrEnum):
-    """Who does the work; `auto` takes PyIceberg where that is safe and Spark where it is not."""
+    """Engine of an operation; `auto` uses PyIceberg where that is safe, and Spark elsewhere."""
 
     AUTO = "auto"
     PYICEBERG = "pyiceberg"
@@ -35,16 +35,29 @@ class MaintenanceEngine(StrEnum):
 
 
 class MaintenanceOperation(StrEnum):
-    """What can be done to keep a table healthy."""
+    """What can be done to keep a table healthy; `table_health` only measures it."""
 
+    TABLE_HEALTH = "table_health"
     COMPACTION = "compaction"
     POSITION_DELETES = "position_deletes"
     SNAPSHOT_EXPIRY = "snapshot_expiry"
     MANIFESTS = "manifests"
     ORPHAN_FILES = "orphan_files"
 
+    @property
+    def policy_section(self) -> str:
+        """The section of `MaintenancePolicy` that decides about it; position deletes belong to compaction."""
+        return _SECTIONS.get(self, self.value)
 
-class MaintenanceRail(StrEnum):
+
+_SECTIONS: Final = {
+    MaintenanceOperation.POSITION_DELETES: "compaction",
+    MaintenanceOperation.SNAPSHOT_EXPIRY: "expiry",
+    MaintenanceOperation.ORPHAN_FILES: "orphans",
+}
+
+
+class Guardrail(StrEnum):
     """A check that refuses an operation before it changes anything, by the name errors and overrides use."""
 
     EXPIRY_AGE = "expiry_age"
@@ -59,27 +72,27 @@ class MaintenanceRail(StrEnum):
 class OperationPolicy(FrozenModel):
     """What the policies of all operations have in common."""
 
-    rails: ClassVar[frozenset[MaintenanceRail]] = frozenset()
+    guardrails: ClassVar[frozenset[Guardrail]] = frozenset()
 
     enabled: bool = Field(default=True, description="Whether the operation runs at all.")
     min_interval: timedelta = Field(
         default=timedelta(0), ge=timedelta(0), description="Shortest time between two runs on one table."
     )
-    overrides: Items[MaintenanceRail] = Field(
-        default=(), description="Rails that are switched off on purpose; they show in every result."
+    overrides: Items[Guardrail] = Field(
+        default=(), description="Guardrails that are overridden; every result lists them."
     )
 
     @model_validator(mode="after")
-    def _overrides_belong_to_the_operation(self) -> Self:
-        for rail in self.overrides:
-            if rail not in self.rails:
-                known = ", ".join(sorted(self.rails)) or "none"
-                raise ValueError(f"{type(self).__name__} has no rail '{rail}' to override: known are {known}")
+    def _check_overrides(self) -> Self:
+        for guardrail in self.overrides:
+            if guardrail not in self.guardrails:
+                known = ", ".join(sorted(self.guardrails)) or "none"
+                raise ValueError(f"{type(self).__name__} has no guardrail '{guardrail}' to override: known are {known}")
         return self
 
 
 class CompactionPolicy(OperationPolicy):
-    """When and how small files are put together."""
+    """When and how small files are merged."""
 
     # A filter holds data values: they stay out of error messages and of the repr.
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -114,7 +127,7 @@ class CompactionPolicy(OperationPolicy):
     )
 
     @model_validator(mode="after")
-    def _strategy_has_its_columns(self) -> Self:
+    def _check_sort_columns(self) -> Self:
         check_sort_columns(self.strategy, self.sort_columns)
         return self
 
@@ -131,8 +144,8 @@ class CompactionPolicy(OperationPolicy):
 class ExpiryPolicy(OperationPolicy):
     """Which snapshots expire: those older than `max_age`, outside the newest, and without a branch or tag."""
 
-    rails = frozenset(
-        {MaintenanceRail.EXPIRY_AGE, MaintenanceRail.GOVERNANCE_RETENTION, MaintenanceRail.GC_DISABLED},
+    guardrails = frozenset(
+        {Guardrail.EXPIRY_AGE, Guardrail.GOVERNANCE_RETENTION, Guardrail.GC_DISABLED},
     )
 
     max_age: timedelta = Field(
@@ -142,18 +155,18 @@ class ExpiryPolicy(OperationPolicy):
     governance_min_age: timedelta | None = Field(
         default=None,
         ge=timedelta(0),
-        description="Age that governance demands snapshots to reach; an expiry below it is refused.",
+        description="Age that governance requires snapshots to reach; an expiry below it is refused.",
     )
     delete_files: bool = Field(
-        default=True, description="Whether files that no remaining snapshot reaches are deleted as well."
+        default=True, description="Whether files that no remaining snapshot references are deleted too."
     )
     max_snapshots_per_commit: int = Field(
         default=1000, ge=1, description="Snapshots that one commit expires; more are done in batches."
     )
 
     @model_validator(mode="after")
-    def _age_leaves_running_readers_alone(self) -> Self:
-        if self.max_age < MIN_EXPIRY_AGE and MaintenanceRail.EXPIRY_AGE not in self.overrides:
+    def _check_max_age_floor(self) -> Self:
+        if self.max_age < MIN_EXPIRY_AGE and Guardrail.EXPIRY_AGE not in self.overrides:
             raise ValueError(
                 f"max_age of {format_duration(self.max_age)} is below the floor of {format_duration(MIN_EXPIRY_AGE)}: "
                 "running readers would lose their snapshot. Raise it, or name 'expiry_age' in expiry.overrides"
@@ -164,13 +177,13 @@ class ExpiryPolicy(OperationPolicy):
 class OrphanPolicy(OperationPolicy):
     """Which files count as orphans, and how long they wait in quarantine before they are deleted."""
 
-    rails = frozenset(
+    guardrails = frozenset(
         {
-            MaintenanceRail.ORPHAN_AGE,
-            MaintenanceRail.ORPHAN_SHARE,
-            MaintenanceRail.SHARED_LOCATION,
-            MaintenanceRail.LOCATION_MISMATCH,
-            MaintenanceRail.GC_DISABLED,
+            Guardrail.ORPHAN_AGE,
+            Guardrail.ORPHAN_SHARE,
+            Guardrail.SHARED_LOCATION,
+            Guardrail.LOCATION_MISMATCH,
+            Guardrail.GC_DISABLED,
         },
     )
 
@@ -187,14 +200,14 @@ class OrphanPolicy(OperationPolicy):
     )
 
     @model_validator(mode="after")
-    def _running_writers_are_left_alone(self) -> Self:
-        if self.older_than < MIN_ORPHAN_AGE and MaintenanceRail.ORPHAN_AGE not in self.overrides:
+    def _check_older_than_floor(self) -> Self:
+        if self.older_than < MIN_ORPHAN_AGE and Guardrail.ORPHAN_AGE not in self.overrides:
             raise ValueError(
                 f"older_than of {format_duration(self.older_than)} is below the floor of "
                 f"{format_duration(MIN_ORPHAN_AGE)}: files of running writers would count as orphans. Raise it, or "
                 "name 'orphan_age' in orphans.overrides"
             )
-        if self.max_share > MAX_ORPHAN_SHARE and MaintenanceRail.ORPHAN_SHARE not in self.overrides:
+        if self.max_share > MAX_ORPHAN_SHARE and Guardrail.ORPHAN_SHARE not in self.overrides:
             raise ValueError(
                 f"max_share {self.max_share} is above the ceiling of {MAX_ORPHAN_SHARE}: that many orphans point to a "
                 "wrong location. Lower it, or name 'orphan_share' in orphans.overrides"
@@ -203,7 +216,7 @@ class OrphanPolicy(OperationPolicy):
 
 
 class ManifestPolicy(OperationPolicy):
-    """When manifests are put together, which makes planning a scan quicker."""
+    """When manifests are merged, which makes scan planning faster."""
 
     min_manifests: int = Field(default=100, ge=2, description="Manifests a table must have before they are rewritten.")
     target_manifest_size_bytes: int = Field(
@@ -218,14 +231,14 @@ class Threshold(FrozenModel):
     error: float = Field(ge=0, description="Above this the check fails.")
 
     @model_validator(mode="after")
-    def _warning_comes_first(self) -> Self:
+    def _check_order(self) -> Self:
         if self.warn > self.error:
             raise ValueError(f"warn {self.warn} is above error {self.error}: a check must warn before it fails")
         return self
 
 
 class HealthThresholds(FrozenModel):
-    """From when on a table counts as unhealthy."""
+    """Thresholds above which a table counts as unhealthy."""
 
     small_files: Threshold = Field(default=Threshold(warn=100, error=1000), description="Number of small data files.")
     small_file_share: Threshold = Field(
@@ -244,7 +257,7 @@ class MaintenanceBudget(FrozenModel):
 
     max_rewrite_bytes: int | None = Field(default=None, ge=1, description="Bytes that may be rewritten.")
     max_duration: timedelta | None = Field(
-        default=None, gt=timedelta(0), description="Time after which no further table is begun."
+        default=None, gt=timedelta(0), description="Time after which no further table is started."
     )
 
 
@@ -256,11 +269,16 @@ class MaintenancePolicy(FrozenModel):
     tables: Items[TableGlob] = Field(
         default=("*",), min_length=1, description="Globs over 'namespace.table', as in 'bronze.*'; all unless given."
     )
-    engine: MaintenanceEngine = Field(default=MaintenanceEngine.AUTO, description="Who does the work.")
-    compaction: CompactionPolicy = Field(default=CompactionPolicy(), description="Putting small files together.")
-    expiry: ExpiryPolicy = Field(default=ExpiryPolicy(), description="Letting old snapshots go.")
-    orphans: OrphanPolicy = Field(default=OrphanPolicy(), description="Removing files that no snapshot reaches.")
-    manifests: ManifestPolicy = Field(default=ManifestPolicy(), description="Putting manifests together.")
-    thresholds: HealthThresholds = Field(default=HealthThresholds(), description="When a table counts as unhealthy.")
+    engine: MaintenanceEngine = Field(default=MaintenanceEngine.AUTO, description="Engine to use.")
+    compaction: CompactionPolicy = Field(default=CompactionPolicy(), description="Merging small files.")
+    expiry: ExpiryPolicy = Field(default=ExpiryPolicy(), description="Expiring old snapshots.")
+    orphans: OrphanPolicy = Field(default=OrphanPolicy(), description="Removing files that no snapshot references.")
+    manifests: ManifestPolicy = Field(default=ManifestPolicy(), description="Merging manifests.")
+    thresholds: HealthThresholds = Field(default=HealthThresholds(), description="When a table is unhealthy.")
     budget: MaintenanceBudget = Field(default=MaintenanceBudget(), description="How much one run may do.")
     dry_run: bool = Field(default=False, description="Whether to plan only and change nothing.")
+
+    def section_of(self, operation: MaintenanceOperation) -> OperationPolicy:
+        """The part of the policy that is about one operation; measuring a table needs none."""
+        section = getattr(self, operation.policy_section, None)
+        return section if isinstance(section, OperationPolicy) else OperationPolicy()

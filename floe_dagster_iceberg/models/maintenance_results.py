@@ -1,18 +1,18 @@
-"""What maintenance saw, foresees and did."""
+"""Health of a table, plans and results of maintenance."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
 from floe_dagster_iceberg.models.base import FrozenModel, Items
 from floe_dagster_iceberg.models.identifiers import TableIdentifier
-from floe_dagster_iceberg.models.maintenance import MaintenanceEngine, MaintenanceOperation, MaintenanceRail
+from floe_dagster_iceberg.models.maintenance import Guardrail, MaintenanceEngine, MaintenanceOperation
 
 
 class HealthTier(StrEnum):
-    """How deep a table was looked into; each tier reads more than the one before."""
+    """What was read of a table; each tier reads more than the one before."""
 
     SUMMARY = "summary"
     MANIFESTS = "manifests"
@@ -31,7 +31,7 @@ class TableHealth(FrozenModel):
     """State of a table's files and metadata. What the tier does not read is None."""
 
     table: TableIdentifier = Field(description="The table.")
-    tier: HealthTier = Field(description="How deep the table was looked into.")
+    tier: HealthTier = Field(description="What was read of the table.")
     measured_at: AwareDatetime = Field(description="When it was measured.")
     snapshot_id: int | None = Field(default=None, description="Snapshot that was measured; none for an empty table.")
     data_files: int = Field(default=0, ge=0, description="Data files.")
@@ -88,10 +88,10 @@ class MaintenancePlan(FrozenModel):
 
     table: TableIdentifier = Field(description="The table.")
     operation: MaintenanceOperation = Field(description="The operation.")
-    engine: MaintenanceEngine = Field(description="Who would do it.")
+    engine: MaintenanceEngine = Field(description="Engine that would do it.")
     reason: PlanReason = Field(description="Why it would be done, or not.")
     blocked_by: str | None = Field(
-        default=None, min_length=1, description="What stands in the way, and the remedy; only for blocked."
+        default=None, min_length=1, description="What blocks it, and the remedy; only for blocked."
     )
     summary: str = Field(default="", description="What would be done, in one sentence.")
     snapshot_id: int | None = Field(default=None, description="Snapshot the plan was made on.")
@@ -103,11 +103,11 @@ class MaintenancePlan(FrozenModel):
     output_files: int = Field(default=0, ge=0, description="Files that would be written, estimated.")
     output_bytes: int = Field(default=0, ge=0, description="Bytes that would be written, estimated.")
     estimated_duration: timedelta | None = Field(
-        default=None, ge=timedelta(0), description="How long it would take; none when nothing is known to go by."
+        default=None, ge=timedelta(0), description="How long it would take; none without an earlier run to judge by."
     )
 
     @model_validator(mode="after")
-    def _blocked_says_why(self) -> Self:
+    def _check_blocked_by(self) -> Self:
         if (self.reason is PlanReason.BLOCKED) != (self.blocked_by is not None):
             raise ValueError(f"a plan says what blocks it if, and only if, it is blocked; the reason is {self.reason}")
         return self
@@ -142,7 +142,7 @@ class MaintenanceResult(FrozenModel):
 
     table: TableIdentifier = Field(description="The table.")
     operation: MaintenanceOperation = Field(description="The operation.")
-    engine: MaintenanceEngine = Field(description="Who did it.")
+    engine: MaintenanceEngine = Field(description="Engine that did it.")
     status: MaintenanceStatus = Field(description="How it ended; `planned` is a dry run.")
     started_at: AwareDatetime = Field(description="When it began.")
     duration: timedelta = Field(default=timedelta(0), ge=timedelta(0), description="How long it took.")
@@ -151,17 +151,39 @@ class MaintenanceResult(FrozenModel):
     after: TableHealth | None = Field(default=None, description="State of the table after.")
     snapshot_id_before: int | None = Field(default=None, description="Current snapshot before.")
     snapshot_id_after: int | None = Field(default=None, description="Current snapshot after.")
-    files_removed: int = Field(default=0, ge=0, description="Files taken out of the table or deleted.")
+    files_removed: int = Field(default=0, ge=0, description="Files removed from the table or deleted.")
     bytes_removed: int = Field(default=0, ge=0, description="Bytes of those files.")
     files_added: int = Field(default=0, ge=0, description="Files written.")
     bytes_added: int = Field(default=0, ge=0, description="Bytes written.")
-    snapshots_expired: int = Field(default=0, ge=0, description="Snapshots that are gone.")
-    overrides: Items[MaintenanceRail] = Field(default=(), description="Rails that were switched off on purpose.")
+    snapshots_expired: int = Field(default=0, ge=0, description="Snapshots that expired.")
+    overrides: Items[Guardrail] = Field(default=(), description="Guardrails that were overridden.")
     statement: str | None = Field(default=None, description="Procedure call sent to Spark, without literals.")
     error: str | None = Field(default=None, min_length=1, description="Why it failed; only for failed.")
 
+    @classmethod
+    def of_work(
+        cls,
+        table: TableIdentifier,
+        operation: MaintenanceOperation,
+        *,
+        started_at: datetime,
+        done: bool,
+        engine: MaintenanceEngine = MaintenanceEngine.PYICEBERG,
+        **work: Any,
+    ) -> Self:
+        """What an engine did; skipped unless it is `done`, because it found nothing left to do."""
+        return cls(
+            table=table,
+            operation=operation,
+            engine=engine,
+            status=MaintenanceStatus.DONE if done else MaintenanceStatus.SKIPPED,
+            started_at=started_at,
+            duration=max(timedelta(0), datetime.now(UTC) - started_at),
+            **work,
+        )
+
     @model_validator(mode="after")
-    def _failed_says_why(self) -> Self:
+    def _check_error(self) -> Self:
         if (self.status is MaintenanceStatus.FAILED) != (self.error is not None):
             raise ValueError(f"a result carries an error if, and only if, it failed; the status is {self.status}")
         return self

@@ -1,6 +1,6 @@
 """Iceberg's own maintenance procedures, called through a Spark session.
 
-Values go along as parameters, so the text of a call holds none and can be shown to anybody.
+Values go along as parameters, so the text of a call holds none and is safe to show.
 """
 
 import warnings
@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 from floe_dagster_iceberg.errors import (
     CommitConflictError,
     CommitOutcomeUnknownError,
+    CompactionError,
     FloeStorageError,
     IcebergError,
     NoSuchTableError,
@@ -37,6 +38,8 @@ SparkProvider: TypeAlias = Callable[[], SparkSession]
 """Returns the session to use; called when Spark is first needed, which is what starts it."""
 
 _NO_AGE: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# Procedures that rewrite data or delete files.
+_REWRITES: Final = ("rewrite_data_files", "rewrite_position_delete_files")
 # Iceberg's words for a snapshot that got a branch or tag after we chose it.
 _STILL_REFERENCED: Final = "Still referenced by refs"
 
@@ -85,7 +88,7 @@ class SparkProcedures:
         schema: Schema,
         row_filter: BooleanExpression | None = None,
     ) -> ProcedureAnswer:
-        """Put files together as the policy says."""
+        """Rewrite data files as the policy says."""
         target = policy.target_file_size_bytes
         options = {
             "target-file-size-bytes": target,
@@ -105,27 +108,27 @@ class SparkProcedures:
             arguments["sort_order"] = f"zorder({columns})" if z_orders else columns
         if row_filter is not None and not isinstance(row_filter, AlwaysTrue):
             arguments["where"] = to_condition(row_filter, schema)
-        return self._call("rewrite_data_files", table, arguments, marks=MaintenanceOperation.COMPACTION)
+        return self._call("rewrite_data_files", table, arguments, operation=MaintenanceOperation.COMPACTION)
 
     def rewrite_position_delete_files(self, table: TableIdentifier, policy: CompactionPolicy) -> ProcedureAnswer:
-        """Put position delete files together, and drop positions in files that are gone."""
+        """Rewrite position delete files, and drop positions in files that are gone."""
         options = {"min-input-files": policy.min_input_files, "rewrite-all": False}
         return self._call(
             "rewrite_position_delete_files",
             table,
             {"options": _options(options)},
-            marks=MaintenanceOperation.POSITION_DELETES,
+            operation=MaintenanceOperation.POSITION_DELETES,
         )
 
     def rewrite_manifests(self, table: TableIdentifier) -> ProcedureAnswer:
-        """Put manifests together."""
-        return self._call("rewrite_manifests", table, {}, marks=MaintenanceOperation.MANIFESTS)
+        """Merge manifests."""
+        return self._call("rewrite_manifests", table, {}, operation=MaintenanceOperation.MANIFESTS)
 
     def expire_snapshots(self, table: TableIdentifier, snapshot_ids: Sequence[int]) -> ProcedureAnswer:
         """Expire exactly these snapshots, and delete the files that only they need.
 
         Raises:
-            CommitConflictError: One of them got a branch or tag meanwhile.
+            CommitConflictError: One of them got a branch or tag since it was chosen.
         """
         # Age is judged by the plan alone: with this nothing is old enough to expire for Iceberg's own reasons.
         arguments: dict[str, Any] = {"older_than": _NO_AGE}
@@ -153,21 +156,21 @@ class SparkProcedures:
         table: TableIdentifier,
         arguments: Mapping[str, Any],
         *,
-        marks: MaintenanceOperation | None = None,
+        operation: MaintenanceOperation | None = None,
     ) -> ProcedureAnswer:
         values = {"table": spark_table(self._catalog, table), **arguments}
         named = ", ".join(f"{name} => :{name}" for name in values)
         statement = f"CALL {quote(self._catalog)}.system.{procedure}({named})"
         try:
-            with _span(procedure, table), self._marking(marks), _leaving_sockets_to_pyspark():
+            with _span(procedure, table), self._snapshot_properties_for(operation), _leaving_sockets_to_pyspark():
                 rows = run_action(self._session, lambda: self._session.sql(statement, args=values).collect())
         except SPARK_ERRORS as error:
             raise _translated(error, procedure, catalog=self._catalog, table=table) from shown(error)
         return ProcedureAnswer(statement, [row.asDict() for row in rows])
 
     @contextmanager
-    def _marking(self, operation: MaintenanceOperation | None) -> Iterator[None]:
-        """Snapshots that are made meanwhile name the operation, and who asked for it.
+    def _snapshot_properties_for(self, operation: MaintenanceOperation | None) -> Iterator[None]:
+        """Snapshots that are made meanwhile name the operation and the run.
 
         Procedures take no snapshot properties. Iceberg adds its environment's to every snapshot, and only
         a session in this process can set those; Spark Connect cannot.
@@ -177,13 +180,13 @@ class SparkProcedures:
             yield
             return
         environment = jvm.org.apache.iceberg.EnvironmentContext
-        marks = {OPERATION_PROPERTY: operation.value, **self._snapshot_properties, **trace_properties()}
-        for name, value in marks.items():
+        properties = {OPERATION_PROPERTY: operation.value, **self._snapshot_properties, **trace_properties()}
+        for name, value in properties.items():
             environment.put(name, value)
         try:
             yield
         finally:
-            for name in marks:
+            for name in properties:
                 environment.remove(name)
 
 
@@ -218,7 +221,8 @@ def _translated(error: BaseException, procedure: str, *, catalog: str, table: Ta
             return to_error(error, catalog=catalog, table=table)
     if _STILL_REFERENCED in str(error):
         return CommitConflictError(table, attempts=1, reason="an expiring snapshot got a branch or tag")
-    return IcebergError(
+    error_type = CompactionError if procedure in _REWRITES else IcebergError
+    return error_type(
         f"Spark's procedure {procedure} failed for '{table}' ({name_of(error)}). The cause below says why; "
         "what it committed before stays.",
         table=table,

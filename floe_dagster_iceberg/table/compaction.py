@@ -1,15 +1,16 @@
-"""Small files into larger ones, by PyIceberg and Arrow alone; no row changes."""
+"""Small files are rewritten into larger ones with PyIceberg and Arrow; no row changes."""
 
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFile, ManifestEntry
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -23,10 +24,8 @@ from floe_dagster_iceberg.errors import (
 from floe_dagster_iceberg.models import (
     CompactionStrategy,
     CompactionStrategyType,
-    MaintenanceEngine,
     MaintenanceOperation,
     MaintenanceResult,
-    MaintenanceStatus,
 )
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
@@ -35,109 +34,69 @@ from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.branches import head_of
 from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot_id, refresh
 from floe_dagster_iceberg.table.file_changes import FileChanges
-from floe_dagster_iceberg.table.file_groups import FileGroup, GroupLimits, plan_groups, share_out
-from floe_dagster_iceberg.table.maintenance_marks import mark_snapshot
+from floe_dagster_iceberg.table.file_groups import (
+    FileGroup,
+    GroupLimits,
+    RewritePlan,
+    plan_rewrite,
+    split_for_workers,
+    total_bytes,
+)
+from floe_dagster_iceberg.table.maintenance_marks import snapshot_properties_of
 from floe_dagster_iceberg.table.read_ahead import in_larger_pieces, read_ahead
 from floe_dagster_iceberg.table.row_removal import read_task, tasks_for
-from floe_dagster_iceberg.table.session import CatalogSession, TableRef, table_attributes, to_identifier
+from floe_dagster_iceberg.table.session import to_identifier
 from floe_dagster_iceberg.table.uncommitted import UncommittedFiles
-from floe_dagster_iceberg.telemetry import tell_maintenance, traced
 
 Progress = Callable[[str], None]
-"""Told what has been done, in words."""
+"""Called with a line of text about what has been done."""
 
 
-class CompactionOperations(CatalogSession):
-    """Rewriting files. Only when asked: the manager never starts it by itself."""
-
-    @traced("compact_table", table_attributes, report=tell_maintenance)
-    def compact_table(self, table: TableRef, strategy: CompactionStrategy | None = None) -> MaintenanceResult:
-        """Rewrite files that are too small or too large, in one commit that changes no row.
-
-        Writers are not blocked. Rows that others add meanwhile stay; when others replace the very
-        files being rewritten, their version wins and the rewrite is planned again.
-
-        Args:
-            table: The table.
-            strategy: How files are arranged; bin-pack to 128 MiB if not given.
-
-        Raises:
-            ValidationError: A sort column is not in the table.
-            EngineCapabilityError: Z-order, which only Spark can do.
-            CommitConflictError: Others kept replacing the files being rewritten.
-        """
-        loaded, started, clock = self._load(table), datetime.now(UTC), time.perf_counter()
-        before = loaded.metadata.current_snapshot_id
-        rewrite = rewrite_files(loaded, strategy or CompactionStrategy(), self._budget)
-        return MaintenanceResult(
-            table=to_identifier(loaded),
-            operation=MaintenanceOperation.COMPACTION,
-            engine=MaintenanceEngine.PYICEBERG,
-            status=MaintenanceStatus.DONE if rewrite.removed else MaintenanceStatus.SKIPPED,
-            started_at=started,
-            duration=timedelta(seconds=time.perf_counter() - clock),
-            snapshot_id_before=before,
-            snapshot_id_after=loaded.metadata.current_snapshot_id,
-            files_removed=len(rewrite.removed),
-            bytes_removed=rewrite.bytes_removed,
-            files_added=len(rewrite.added),
-            bytes_added=rewrite.bytes_added,
-        )
-
-
-@dataclass(frozen=True)
-class FileRewrite:
-    """Data files that took the place of others; none when there was nothing to do."""
-
-    removed: Sequence[DataFile] = ()
-    added: Sequence[DataFile] = ()
-
-    @property
-    def bytes_removed(self) -> int:
-        """Bytes of the files that went."""
-        return sum(file.file_size_in_bytes for file in self.removed)
-
-    @property
-    def bytes_added(self) -> int:
-        """Bytes of the files that came."""
-        return sum(file.file_size_in_bytes for file in self.added)
-
-
-def rewrite_files(
+def compact(
     table: Table,
     strategy: CompactionStrategy,
     budget: CommitBudget,
     *,
+    plan: RewritePlan | None = None,
     limits: GroupLimits | None = None,
+    groups_per_commit: int | None = None,
     progress: Progress | None = None,
     snapshot_properties: Mapping[str, str] | None = None,
-) -> FileRewrite:
-    """Rewrite files in one commit that changes no row; planned again when others replace the same files.
+) -> MaintenanceResult:
+    """Rewrite files without changing a row, and plan again when others replace the same files.
 
     Args:
         table: The table as last seen; refreshed in place.
         strategy: How files are arranged.
         budget: How often to try against other writers.
-        limits: Which files, and how many; all that are worth it if not given.
-        progress: Told about each group of files that is written.
+        plan: What to rewrite; planned on the table as it is if not given.
+        limits: Which files are planned again after a conflict; all that are worth it if not given.
+        groups_per_commit: Groups of files in one commit; all of them if not given.
+        progress: Called with a line of text for each group of files that is written.
         snapshot_properties: Kept in the snapshot.
 
     Raises:
         ValidationError: A sort column is not in the table.
         EngineCapabilityError: Z-order, which only Spark can do.
-        CommitConflictError: Others kept replacing the files being rewritten.
+        ScanError: A file to rewrite cannot be read.
+        CommitConflictError: Others kept replacing the files being rewritten; nothing was changed.
     """
     _check(table, strategy)
-    for attempt in range(1, budget.retries + 2):
-        try:
-            return _Rewriting(
-                table, strategy, budget, limits or GroupLimits(), progress, snapshot_properties or {}
-            ).run()
-        except _FilesChangedError as changed:
-            if attempt > budget.retries:
-                raise CommitConflictError(".".join(table.name()), attempts=attempt, reason=changed.reason) from changed
-            refresh(table)
-    raise AssertionError("the last attempt returns or raises")
+    started, before = datetime.now(UTC), table.metadata.current_snapshot_id
+    rewriting = _Rewriting(table, strategy, budget, progress, snapshot_properties or {})
+    rewriting.run(plan, limits or GroupLimits(), groups_per_commit)
+    return MaintenanceResult.of_work(
+        to_identifier(table),
+        MaintenanceOperation.COMPACTION,
+        started_at=started,
+        done=bool(rewriting.removed),
+        snapshot_id_before=before,
+        snapshot_id_after=table.metadata.current_snapshot_id,
+        files_removed=len(rewriting.removed),
+        bytes_removed=total_bytes(rewriting.removed),
+        files_added=len(rewriting.added),
+        bytes_added=total_bytes(rewriting.added),
+    )
 
 
 class _FilesChangedError(Exception):
@@ -164,55 +123,71 @@ def _check(table: Table, strategy: CompactionStrategy) -> None:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Rewriting:
-    """One attempt, on the table as it is now."""
+    """The files of one compaction, and what has become of them so far."""
 
     table: Table
     strategy: CompactionStrategy
     budget: CommitBudget
-    limits: GroupLimits
     progress: Progress | None
     snapshot_properties: Mapping[str, str]
-    started: float = field(default_factory=time.perf_counter)
+    removed: list[DataFile] = field(default_factory=list)
+    added: list[DataFile] = field(default_factory=list)
 
-    def run(self) -> FileRewrite:
-        table, name = self.table, ".".join(self.table.name())
-        metadata, base = table.metadata, head_of(table.metadata, MAIN_BRANCH, name)
-        if base is None:
-            return FileRewrite()
+    def run(self, plan: RewritePlan | None, limits: GroupLimits, groups_per_commit: int | None) -> None:
+        """Rewrite and commit; what was committed before a conflict stays, and the rest is for the next run."""
+        attempt = 0
+        while True:
+            if plan is None:
+                left = None if limits.max_bytes is None else limits.max_bytes - total_bytes(self.removed)
+                plan = plan_rewrite(self.table, self.strategy, replace(limits, max_bytes=left))
+            try:
+                for batch in plan.batches(groups_per_commit):
+                    self._commit(batch)
+                    attempt = 0
+            except _FilesChangedError as changed:
+                attempt += 1
+                if attempt <= self.budget.retries:
+                    refresh(self.table)
+                    plan = None
+                    continue
+                if not self.removed:
+                    name = ".".join(self.table.name())
+                    raise CommitConflictError(name, attempts=attempt, reason=changed.reason) from changed
+            except CommitConflictError:
+                if not self.removed:
+                    raise
+            return
+
+    def _commit(self, plan: RewritePlan) -> None:
+        table, name, started = self.table, ".".join(self.table.name()), time.perf_counter()
+        removed = [file for group in plan.groups for file in group.files]
         with UncommittedFiles(name, table.io) as files, translated(table.catalog.name, table=name):
-            live = FileChanges.read(metadata, table.io, base, may_hold=self.limits.row_filter)
-            groups = plan_groups(live, metadata, self.strategy, self.limits)
-            removed = [file for group in groups for file in group.files]
-            if not removed:
-                return FileRewrite()
-            tasks = {task.file.file_path: task for task in tasks_for(metadata, table.io, base, removed, AlwaysTrue())}
-            added = self._write(groups, tasks, files)
-            snapshot_id = new_snapshot_id()
-            mark = mark_snapshot(MaintenanceOperation.COMPACTION, seconds=time.perf_counter() - self.started)
-            mark |= self.snapshot_properties
-            opened = {manifest.manifest_path: entries for manifest, entries in live.opened}
-            stage = _Replacement(table, base.snapshot_id, metadata, opened, removed, added, snapshot_id, files, mark)
-            commit(table, stage, budget=self.budget, snapshot_id=snapshot_id, on_lost_answer=files.keep_attempt)
-        return FileRewrite(removed, added)
+            added = self._write(plan, files)
+            seconds = time.perf_counter() - started
+            properties = snapshot_properties_of(MaintenanceOperation.COMPACTION, seconds=seconds)
+            stage = _Replacement(table, plan, removed, added, files, properties | dict(self.snapshot_properties))
+            commit(table, stage, budget=self.budget, snapshot_id=stage.snapshot_id, on_lost_answer=files.keep_attempt)
+        self.removed += removed
+        self.added += added
 
-    def _write(
-        self, groups: Sequence[FileGroup], tasks: Mapping[str, FileScanTask], files: UncommittedFiles
-    ) -> list[DataFile]:
+    def _write(self, plan: RewritePlan, files: UncommittedFiles) -> list[DataFile]:
+        tasks = _scan_tasks(plan, self.table.io)
+
         def write(group: FileGroup) -> list[DataFile]:
             # One writer a group: what one partition's files become does not wait for another's.
             # Groups are what is done at once; files of one that are side by side would leave small ones at the end.
             target = self.strategy.target_file_size_bytes
-            out = files.open_writer(self.table.metadata, target_file_size_bytes=target, side_by_side=False)
+            out = files.open_writer(plan.metadata, target_file_size_bytes=target, side_by_side=False)
             of_group = [tasks[file.file_path] for file in group.files]
-            for rows in _read_group(self.table, of_group, self.strategy, threads=cores // workers):
+            for rows in _read_group(plan.metadata, self.table.io, of_group, self.strategy, threads=cores // workers):
                 out.write(ArrowRows(rows))
             return out.finish()
 
         added: list[DataFile] = []
         cores = min(self.strategy.max_concurrent_file_group_rewrites, os.cpu_count() or 1)
-        groups = share_out(groups, self.strategy, among=cores)
+        groups = split_for_workers(plan.groups, self.strategy, among=cores)
         workers = min(len(groups), cores)
         with ThreadPoolExecutor(max_workers=workers) as threads:
             for number, written in enumerate(threads.map(write, groups), start=1):
@@ -222,12 +197,20 @@ class _Rewriting:
         return added
 
 
+def _scan_tasks(plan: RewritePlan, io: FileIO) -> Mapping[str, FileScanTask]:
+    """How each file of a plan is read, with the delete files that apply to it."""
+    files = [file for group in plan.groups for file in group.files]
+    if plan.base is None or not any(each.content == ManifestContent.DELETES for each in plan.changes.unopened):
+        return {file.file_path: FileScanTask(file) for file in files}
+    return {task.file.file_path: task for task in tasks_for(plan.metadata, io, plan.base, files, AlwaysTrue())}
+
+
 def _read_group(
-    table: Table, tasks: Sequence[FileScanTask], strategy: CompactionStrategy, *, threads: int
+    metadata: TableMetadata, io: FileIO, tasks: Sequence[FileScanTask], strategy: CompactionStrategy, *, threads: int
 ) -> Iterator[pa.Table]:
     """Rows of a group: a few files at a time, or all at once when they are to be in order."""
     tables = read_ahead(
-        lambda task: read_task(table.metadata, table.io, task),
+        lambda task: read_task(metadata, io, task),
         tasks,
         size=lambda task: task.file.file_size_in_bytes,
         threads=threads,
@@ -242,27 +225,25 @@ def _read_group(
 
 @dataclass(frozen=True)
 class _Replacement:
-    """Puts files in the place of others, on whatever the table has become meanwhile."""
+    """Replaces files with others, on the newest version of the table."""
 
     table: Table
-    base_id: int
-    written_for: TableMetadata
-    opened: Mapping[str, list[ManifestEntry]]
+    plan: RewritePlan
     removed: Sequence[DataFile]
     added: Sequence[DataFile]
-    snapshot_id: int
     files: UncommittedFiles
-    mark: dict[str, str]
+    snapshot_properties: dict[str, str]
+    snapshot_id: int = field(default_factory=new_snapshot_id)
 
     def __call__(self, transaction: TableTransaction) -> None:
         self.files.next_attempt()
         metadata, name = transaction.table_metadata, ".".join(self.table.name())
-        if metadata.spec() != self.written_for.spec():
+        if metadata.spec() != self.plan.metadata.spec():
             raise _FilesChangedError("another writer changed the partitioning")
         head = head_of(metadata, MAIN_BRANCH, name)
         changes = self._changes_to(head)
         if len(changes.removed) < len(self.removed):
-            # Somebody may have put manifests together, which leaves the files as they are.
+            # Manifests may have been merged meanwhile, which leaves the files as they are.
             changes = FileChanges.read(metadata, self.table.io, head, may_hold=AlwaysTrue())
             changes.remove(self.removed)
         if len(changes.removed) < len(self.removed):
@@ -273,11 +254,11 @@ class _Replacement:
             changes,
             operation=Operation.REPLACE,
             snapshot_id=self.snapshot_id,
-            snapshot_properties=self.mark,
+            snapshot_properties=self.snapshot_properties,
             branch=MAIN_BRANCH,
         )
         try:
-            producer.validate_removed_files_since(self.base_id)
+            producer.validate_removed_files_since(self.plan.base_id)
         except CommitConflictError as conflict:
             raise _FilesChangedError(conflict.reason) from conflict
         producer.commit()
@@ -286,8 +267,9 @@ class _Replacement:
     def _changes_to(self, head: Snapshot | None) -> FileChanges:
         """Look only into manifests that were opened before: manifests never change, and a retry must be quick."""
         changes = FileChanges()
+        opened = {manifest.manifest_path: entries for manifest, entries in self.plan.changes.opened}
         for manifest in read_manifests(head, self.table.io):
-            if (entries := self.opened.get(manifest.manifest_path)) is None:
+            if (entries := opened.get(manifest.manifest_path)) is None:
                 changes.unopened.append(manifest)
             else:
                 changes.opened.append((manifest, entries))

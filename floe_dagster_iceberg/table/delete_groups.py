@@ -9,7 +9,7 @@ from pyiceberg.manifest import DataFile
 
 from floe_dagster_iceberg.models import CompactionPolicy
 from floe_dagster_iceberg.table.file_groups import FileGroup
-from floe_dagster_iceberg.table.health import LiveFiles
+from floe_dagster_iceberg.table.live_files import LiveFiles
 
 # Ids that Iceberg's specification gives to the columns of position delete files.
 _FILE_PATH_FIELD: Final = 2147483546

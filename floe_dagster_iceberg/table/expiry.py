@@ -5,9 +5,9 @@ moved, made or removed before the commit, the plan is void: a snapshot that was 
 current one now. So the commit names all of them, and a difference means planning again.
 
 On catalogs whose requirements are checked in this process (SQL, Glue, Hive) that holds without a
-gap. A REST server can be told where known branches and tags must stand, but not that no other may
-have appeared: a tag made on an expiring snapshot between the plan and the commit, a moment of
-milliseconds, goes with it. `lost_refs.py` brings it back. No file is deleted here.
+gap. A REST server can check where known branches and tags must stand, but not that no other may
+have appeared: a tag made on an expiring snapshot within the
+milliseconds between the plan and the commit goes with it. `lost_refs.py` brings it back. No file is deleted here.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemovePartitionStatisticsUpdate, TableUpdate
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
-from floe_dagster_iceberg.models import MaintenanceRail
+from floe_dagster_iceberg.models import Guardrail
 from floe_dagster_iceberg.table._pyiceberg import (
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
@@ -39,11 +39,11 @@ class Retention:
     """What is kept, unless a branch or tag says otherwise for itself.
 
     Attributes:
-        older_than_ms: Only snapshots committed before this moment expire.
+        older_than_ms: Only snapshots committed before this time expire.
         min_snapshots_to_keep: Newest snapshots of the table and of each branch that stay whatever their age.
-        now_ms: The moment from which the ages of branches, of tags and of their snapshots are counted.
-        superseded_before_ms: Snapshots that were the newest of main or of a branch at this moment or later
-            stay: whoever began to read or write then may still need them. None is no such moment.
+        now_ms: The time from which the ages of branches, of tags and of their snapshots are counted.
+        superseded_before_ms: Snapshots that were the newest of main or of a branch at this time or later
+            stay: readers and writers that began then may still need them.
     """
 
     older_than_ms: int
@@ -122,7 +122,7 @@ def stage_expiry(
     if not allow_gc_disabled and metadata.properties.get("gc.enabled", "true").lower() == "false":
         raise MaintenanceRefusedError(
             table,
-            rail=MaintenanceRail.GC_DISABLED.value,
+            rail=Guardrail.GC_DISABLED.value,
             reason="its property gc.enabled is false, so its snapshots may belong to another table too; "
             "set it to true if they do not",
         )
@@ -169,7 +169,7 @@ def _kept_of_branch(history: list[Snapshot], ref: SnapshotRef, retention: Retent
 
 
 def _perhaps_in_use(metadata: TableMetadata, retention: Retention) -> Iterator[int]:
-    """Snapshots that were superseded too recently. How long ago they were made does not tell that."""
+    """Snapshots that were superseded too recently. Their own age does not show that."""
     if retention.superseded_before_ms is None:
         return
     for snapshot in metadata.snapshots:

@@ -1,7 +1,7 @@
 """Expiry with its files: snapshots leave the metadata in batches, then what only they needed is deleted."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pyiceberg.table import Table
@@ -9,7 +9,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import SetPropertiesUpdate
 
 from floe_dagster_iceberg.errors import CommitConflictError, EngineCapabilityError
-from floe_dagster_iceberg.models import ExpiryPolicy, MaintenanceOperation, MaintenanceRail
+from floe_dagster_iceberg.models import ExpiryPolicy, Guardrail, MaintenanceOperation, MaintenanceResult
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import TableTransaction
@@ -17,18 +17,19 @@ from floe_dagster_iceberg.table.commit import CommitBudget, commit
 from floe_dagster_iceberg.table.expiry import ExpiryPlan, Retention, plan_expiry, stage_expiry
 from floe_dagster_iceberg.table.file_cleanup import (
     DeletedFiles,
-    UnreachedFiles,
-    delete_unreached,
+    UnreferencedFiles,
+    delete_unreferenced,
     find_old_metadata,
-    find_unreached,
+    find_unreferenced,
     list_metadata_folder,
     without_snapshots,
 )
 from floe_dagster_iceberg.table.lost_refs import RefCheck, bring_back_lost_refs
-from floe_dagster_iceberg.table.maintenance_marks import mark_table
+from floe_dagster_iceberg.table.maintenance_marks import last_run_property
 from floe_dagster_iceberg.table.metadata_session import table_name
 from floe_dagster_iceberg.table.moments import to_timestamp_ms
-from floe_dagster_iceberg.table.reachability import ReachableFiles, ReadManifests
+from floe_dagster_iceberg.table.reachability import ReadManifests, ReferencedFiles
+from floe_dagster_iceberg.table.session import to_identifier
 from floe_dagster_iceberg.table.stored_files import Place, StoredFile
 
 Progress = Callable[[str], None]
@@ -41,37 +42,22 @@ class ExpiryForecast:
 
     Attributes:
         plan: The snapshots, branches and tags.
-        unreached: Files that only they need, if files are deleted at all.
+        unreferenced: Files that only they need, if files are deleted at all.
         old_metadata: Metadata files that the table has forgotten.
     """
 
     plan: ExpiryPlan
-    unreached: UnreachedFiles
-    old_metadata: UnreachedFiles
+    unreferenced: UnreferencedFiles
+    old_metadata: UnreferencedFiles
 
     @property
     def files(self) -> list[StoredFile]:
         """All files that would go."""
-        return [*self.unreached.files, *self.old_metadata.files]
-
-
-@dataclass(frozen=True)
-class Expired:
-    """What an expiry took.
-
-    Attributes:
-        snapshots: Number of snapshots.
-        refs: Branches and tags past their own age.
-        deleted: Files.
-    """
-
-    snapshots: int = 0
-    refs: tuple[str, ...] = ()
-    deleted: DeletedFiles = field(default_factory=DeletedFiles)
+        return [*self.unreferenced.files, *self.old_metadata.files]
 
 
 def to_retention(policy: ExpiryPolicy, now: datetime, *, table: str) -> Retention:
-    """What a policy keeps, counted from a moment.
+    """What a policy keeps, counted from a point in time.
 
     A snapshot that was the newest one within the last day may be in use, however old it is. Only
     overriding the floor of a snapshot's age lets it go.
@@ -82,7 +68,7 @@ def to_retention(policy: ExpiryPolicy, now: datetime, *, table: str) -> Retentio
         min_snapshots_to_keep=policy.min_snapshots_to_keep,
         now_ms=now_ms,
         superseded_before_ms=None
-        if MaintenanceRail.EXPIRY_AGE in policy.overrides
+        if Guardrail.EXPIRY_AGE in policy.overrides
         else now_ms - MIN_EXPIRY_AGE // _MILLISECOND,
     )
 
@@ -95,19 +81,19 @@ def forecast_expiry(
     Args:
         table: The table.
         policy: What expires.
-        now: The moment from which ages are counted.
+        now: The time from which ages are counted.
         read: Remembers the manifests that are read.
     """
     metadata, name = table.metadata, table_name(table)
     plan = plan_expiry(metadata, to_retention(policy, now, table=name))
-    nothing = UnreachedFiles((), ReachableFiles(table.io))
+    nothing = UnreferencedFiles((), ReferencedFiles(table.io))
     if not policy.delete_files:
         return ExpiryForecast(plan, nothing, nothing)
     with translated(table.catalog.name, table=name):
         listed = _listed(table)
         after = without_snapshots(metadata, plan.snapshot_ids)
-        unreached = _unreached(plan, metadata, after, table, listed=listed, read=read)
-        return ExpiryForecast(plan, unreached, find_old_metadata(table, listed, older_than=now - policy.max_age))
+        unreferenced = _unreferenced(plan, metadata, after, table, listed=listed, read=read)
+        return ExpiryForecast(plan, unreferenced, find_old_metadata(table, listed, older_than=now - policy.max_age))
 
 
 def expire(
@@ -118,18 +104,18 @@ def expire(
     *,
     progress: Progress | None = None,
     read: ReadManifests | None = None,
-) -> Expired:
+) -> MaintenanceResult:
     """Expire snapshots, then delete the files that only they needed.
 
-    Each batch of snapshots is one commit, planned again when a branch or tag changes meanwhile.
+    Each batch of snapshots is one commit, planned again when a branch or tag changes before it.
     An interrupted run has expired the oldest ones; files that it did not get to are orphans.
 
     Args:
         table: The table; refreshed in place.
         policy: What expires.
-        now: The moment from which ages are counted.
+        now: The time from which ages are counted.
         budget: How often to try against other writers.
-        progress: Told about each batch.
+        progress: Called with a line of text after each batch.
         read: Manifests that were read for the plan.
 
     Raises:
@@ -155,7 +141,15 @@ def expire(
         if plan.is_complete:
             break
     deleted += delete_old_metadata(table, policy, now, progress=progress)
-    return Expired(snapshots, tuple(sorted(refs)), deleted)
+    return MaintenanceResult.of_work(
+        to_identifier(table),
+        MaintenanceOperation.SNAPSHOT_EXPIRY,
+        started_at=now,
+        done=bool(snapshots or refs or deleted.files),
+        files_removed=deleted.files,
+        bytes_removed=deleted.total_bytes,
+        snapshots_expired=snapshots,
+    )
 
 
 def delete_old_metadata(
@@ -166,7 +160,7 @@ def delete_old_metadata(
         return DeletedFiles()
     with translated(table.catalog.name, table=table_name(table)):
         old = find_old_metadata(table, _listed(table), older_than=now - policy.max_age)
-    return delete_unreached(table, old, progress=progress)
+    return delete_unreferenced(table, old, progress=progress)
 
 
 class _Batch:
@@ -188,11 +182,11 @@ class _Batch:
         _, before = self._landed()
         table = self._table
         if self._refs is RefCheck.UNKNOWN:
-            # Somebody may need them. They are orphans otherwise, and wait in quarantine before they go.
+            # They may be needed. Otherwise they are orphans, and wait in quarantine before they are deleted.
             return DeletedFiles()
         with translated(table.catalog.name, table=table_name(table)):
-            unreached = _unreached(plan, before, table.metadata, table, listed=_listed(table), read=self._read)
-        return delete_unreached(table, unreached, progress=progress)
+            unreferenced = _unreferenced(plan, before, table.metadata, table, listed=_listed(table), read=self._read)
+        return delete_unreferenced(table, unreferenced, progress=progress)
 
     def _stage(self, transaction: TableTransaction) -> None:
         metadata, name = transaction.table_metadata, table_name(self._table)
@@ -201,10 +195,10 @@ class _Batch:
             name,
             to_retention(self._policy, self._now, table=name),
             max_snapshots=self._policy.max_snapshots_per_commit,
-            allow_gc_disabled=MaintenanceRail.GC_DISABLED in self._policy.overrides,
+            allow_gc_disabled=Guardrail.GC_DISABLED in self._policy.overrides,
         )
         if transaction.changes_anything:
-            mark = mark_table(MaintenanceOperation.SNAPSHOT_EXPIRY, self._now.astimezone(UTC))
+            mark = last_run_property(MaintenanceOperation.SNAPSHOT_EXPIRY, self._now.astimezone(UTC))
             transaction.stage([SetPropertiesUpdate(updates=mark)])
         self._planned = (plan, metadata)
 
@@ -214,7 +208,7 @@ class _Batch:
         return self._planned
 
 
-def _unreached(
+def _unreferenced(
     plan: ExpiryPlan,
     before: TableMetadata,
     after: TableMetadata,
@@ -222,16 +216,16 @@ def _unreached(
     *,
     listed: list[StoredFile],
     read: ReadManifests | None,
-) -> UnreachedFiles:
+) -> UnreferencedFiles:
     ids = set(plan.snapshot_ids)
     gone = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in ids]
     sizes = {Place.of(file.location): file.size_bytes for file in listed}
-    return find_unreached(gone, before, after, table.io, sizes=sizes, read=read)
+    return find_unreferenced(gone, before, after, table.io, sizes=sizes, read=read)
 
 
 def _listed(table: Table) -> list[StoredFile]:
     try:
         return list_metadata_folder(table)
     except EngineCapabilityError:
-        # Then sizes of manifest lists are unknown and forgotten metadata files stay, which harms nobody.
+        # Then sizes of manifest lists are unknown and forgotten metadata files stay, which does no harm.
         return []

@@ -1,7 +1,7 @@
 """Files that belonged to expired snapshots, found and deleted; never one that anything still needs.
 
 What is found on one version of the table is looked at again on the newest one right before each
-batch of deletions: somebody may have made a branch, rolled back or added a file by its path.
+batch of deletions: a branch, a rollback or a file added by its path may need it by then.
 """
 
 import gzip
@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 
 from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.table.reachability import ReachableFiles, ReadManifests
+from floe_dagster_iceberg.table.reachability import ReadManifests, ReferencedFiles
 from floe_dagster_iceberg.table.stored_files import Place, StoredFile, delete_many, in_parallel, list_files
 
 DELETE_BATCH: Final = 1000
@@ -46,17 +46,17 @@ class DeletedFiles:
 
 
 @dataclass(frozen=True)
-class UnreachedFiles:
+class UnreferencedFiles:
     """Files that nothing needs any more, as far as the metadata that was looked at tells.
 
     Attributes:
         files: The files.
-        reached: What that metadata leads to.
+        referenced: What that metadata leads to.
         contents: Places of the data and delete files among them; only for these are manifests opened.
     """
 
     files: Sequence[StoredFile]
-    reached: ReachableFiles
+    referenced: ReferencedFiles
     contents: Collection[Place] = ()
 
     @property
@@ -64,16 +64,16 @@ class UnreachedFiles:
         """Bytes of the files, as far as they are known."""
         return sum(file.size_bytes for file in self.files)
 
-    def look_again(self, table: Table) -> None:
+    def recheck(self, table: Table) -> None:
         """Load the newest metadata, and take in what it leads to."""
         with translated(table.catalog.name, table=".".join(table.name())):
             table.refresh()
-            self.reached.take_in(table)
+            self.referenced.add(table)
             if self.contents:
-                self.reached.open_manifests(among=self.contents)
+                self.referenced.open_manifests(among=self.contents)
 
 
-def find_unreached(
+def find_unreferenced(
     gone: Sequence[Snapshot],
     before: TableMetadata,
     after: TableMetadata,
@@ -81,7 +81,7 @@ def find_unreached(
     *,
     sizes: Mapping[Place, int],
     read: ReadManifests | None = None,
-) -> UnreachedFiles:
+) -> UnreferencedFiles:
     """Files that some snapshots lead to and nothing else does.
 
     Args:
@@ -90,27 +90,27 @@ def find_unreached(
         after: The metadata without them.
         io: Opens the files.
         sizes: Sizes of manifest lists, which no metadata tells.
-        read: Manifests that somebody has read already.
+        read: Manifests that were read before.
     """
-    reached = ReachableFiles(io)
-    reached.take_in_metadata(after)
-    expired = ReachableFiles(io)
-    expired.take_in_snapshots(gone)
+    referenced = ReferencedFiles(io)
+    referenced.add_metadata(after)
+    expired = ReferencedFiles(io)
+    expired.add_snapshots(gone)
     found = {
         Place.of(file.location): file
         for file in (*_manifest_lists(gone, sizes), *_statistics(gone, before))
-        if file.location not in reached
+        if file.location not in referenced
     }
-    manifests = [manifest for manifest in expired.pop_unopened() if manifest.manifest_path not in reached]
+    manifests = [manifest for manifest in expired.pop_unopened() if manifest.manifest_path not in referenced]
     for manifest in manifests:
         found[Place.of(manifest.manifest_path)] = StoredFile(manifest.manifest_path, manifest.manifest_length)
     contents = {
         Place.of(path): StoredFile(path, size) for path, size in (read or ReadManifests(io)).live_files(manifests)
     }
     if contents:
-        reached.open_manifests(among=contents.keys())
-    files = [file for place, file in (contents | found).items() if place not in reached]
-    return UnreachedFiles(files, reached, contents.keys())
+        referenced.open_manifests(among=contents.keys())
+    files = [file for place, file in (contents | found).items() if place not in referenced]
+    return UnreferencedFiles(files, referenced, contents.keys())
 
 
 def without_snapshots(metadata: TableMetadata, snapshot_ids: Iterable[int]) -> TableMetadata:
@@ -125,7 +125,7 @@ def without_snapshots(metadata: TableMetadata, snapshot_ids: Iterable[int]) -> T
     )
 
 
-def find_old_metadata(table: Table, listed: Iterable[StoredFile], *, older_than: datetime) -> UnreachedFiles:
+def find_old_metadata(table: Table, listed: Iterable[StoredFile], *, older_than: datetime) -> UnreferencedFiles:
     """Metadata files that have dropped out of the table's log of earlier versions.
 
     Taken are those that are older than everything in the log, by number and by time, and that say
@@ -133,12 +133,12 @@ def find_old_metadata(table: Table, listed: Iterable[StoredFile], *, older_than:
     """
     log = [entry.metadata_file for entry in table.metadata.metadata_log]
     versions = [version for location in log if (version := _version(location)) is not None]
-    reached = ReachableFiles(table.io)
-    reached.take_in_log(table)
+    referenced = ReferencedFiles(table.io)
+    referenced.add_log(table)
     candidates = [
         file
         for file in listed
-        if file.location not in reached
+        if file.location not in referenced
         and (version := _version(file.location)) is not None
         and version < min(versions, default=0)
         and file.modified_at is not None
@@ -146,7 +146,7 @@ def find_old_metadata(table: Table, listed: Iterable[StoredFile], *, older_than:
     ]
     owners = in_parallel(lambda file: read_table_uuid(table.io, file.location), candidates)
     own = str(table.metadata.table_uuid)
-    return UnreachedFiles([file for file, owner in zip(candidates, owners, strict=True) if owner == own], reached)
+    return UnreferencedFiles([file for file, owner in zip(candidates, owners, strict=True) if owner == own], referenced)
 
 
 def read_table_uuid(io: FileIO, location: str) -> str | None:
@@ -161,26 +161,26 @@ def read_table_uuid(io: FileIO, location: str) -> str | None:
     return None if found is None else found["uuid"].decode().lower()
 
 
-def delete_unreached(
-    table: Table, unreached: UnreachedFiles, *, progress: Callable[[str], None] | None = None
+def delete_unreferenced(
+    table: Table, unreferenced: UnreferencedFiles, *, progress: Callable[[str], None] | None = None
 ) -> DeletedFiles:
     """Delete files that nothing reaches, batch by batch, each looked at again on the newest metadata.
 
     Args:
         table: The table; refreshed in place before each batch.
-        unreached: What to delete.
-        progress: Told about each batch.
+        unreferenced: What to delete.
+        progress: Called with a line of text after each batch.
     """
-    done, files = DeletedFiles(), unreached.files
+    done, files = DeletedFiles(), unreferenced.files
     for start in range(0, len(files), DELETE_BATCH):
-        unreached.look_again(table)
-        batch = [file for file in files[start : start + DELETE_BATCH] if file.location not in unreached.reached]
+        unreferenced.recheck(table)
+        batch = [file for file in files[start : start + DELETE_BATCH] if file.location not in unreferenced.referenced]
         with translated(table.catalog.name, table=".".join(table.name())):
             left = set(delete_many(table.io, [file.location for file in batch]))
         deleted = [file for file in batch if file.location not in left]
         done += DeletedFiles(len(deleted), sum(file.size_bytes for file in deleted), tuple(sorted(left)))
         if progress is not None:
-            progress(f"{min(start + DELETE_BATCH, len(files))} of {len(files)} files looked at, {done.files} deleted")
+            progress(f"{min(start + DELETE_BATCH, len(files))} of {len(files)} files checked, {done.files} deleted")
     return done
 
 

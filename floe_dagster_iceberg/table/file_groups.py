@@ -3,16 +3,22 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import DataFile, ManifestEntry
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
 
-from floe_dagster_iceberg.models import CompactionStrategy, CompactionStrategyType
+from floe_dagster_iceberg.models import CompactionPolicy, CompactionStrategy, CompactionStrategyType
+from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import summary_property
+from floe_dagster_iceberg.table.branches import head_of
 from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.table.file_matcher import FileMatcher
+from floe_dagster_iceberg.table.filters import to_row_filter
 
 # Spark's own thresholds: smaller than three quarters or larger than nine fifths of the target is worth a rewrite.
 SMALL_FILE_RATIO = 0.75
@@ -24,6 +30,11 @@ FILES_PER_SHARE = 3
 _SLICE_PROPERTY = "dagster.partition-key"
 
 
+def total_bytes(files: Iterable[DataFile]) -> int:
+    """Bytes of some files."""
+    return sum(file.file_size_in_bytes for file in files)
+
+
 @dataclass(frozen=True)
 class FileGroup:
     """Files of one partition that are rewritten together."""
@@ -33,7 +44,7 @@ class FileGroup:
     @property
     def total_bytes(self) -> int:
         """Bytes of the files."""
-        return sum(file.file_size_in_bytes for file in self.files)
+        return total_bytes(self.files)
 
     @property
     def partition(self) -> tuple[int, str]:
@@ -58,16 +69,15 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class GroupLimits:
-    """What a policy says about groups; as it is here, whoever asks for compaction gets as much of it as there is.
+    """Which files are worth a rewrite, and how many of them; by default as many as there are.
 
     Attributes:
         small_file_ratio: A file below this share of the target size is small.
-        min_input_files: Files a partition must have before they are put together.
+        min_input_files: Files a partition must have before they are merged.
         row_filter: Files are taken whose rows all match.
         leaves_fine_files: Whether files of a good size stay as they are when rows are sorted, and groups
             that would not become half as many files stay too. A second run then finds nothing to do.
         max_bytes: Bytes that all groups together may have.
-        max_groups: Most groups.
     """
 
     small_file_ratio: float = SMALL_FILE_RATIO
@@ -75,7 +85,57 @@ class GroupLimits:
     row_filter: BooleanExpression = field(default_factory=AlwaysTrue)
     leaves_fine_files: bool = False
     max_bytes: int | None = None
-    max_groups: int | None = None
+
+
+def to_group_limits(table: Table, policy: CompactionPolicy) -> GroupLimits:
+    """Which files a policy rewrites.
+
+    Raises:
+        ValidationError: The policy's partition filter does not fit the table.
+    """
+    where = AlwaysTrue() if policy.partition_filter is None else to_row_filter(table, policy.partition_filter)
+    return GroupLimits(
+        small_file_ratio=policy.small_file_ratio,
+        min_input_files=policy.min_input_files,
+        row_filter=where,
+        leaves_fine_files=True,
+    )
+
+
+@dataclass(frozen=True)
+class RewritePlan:
+    """Groups of files to rewrite, and the version of the table they were found in.
+
+    Attributes:
+        metadata: The table's metadata.
+        base: Newest snapshot of main; None for an empty table.
+        changes: Its manifests, as far as they were read.
+        groups: The files.
+    """
+
+    metadata: TableMetadata
+    base: Snapshot | None
+    changes: FileChanges
+    groups: Sequence[FileGroup] = ()
+
+    @property
+    def base_id(self) -> int | None:
+        """Id of that snapshot."""
+        return None if self.base is None else self.base.snapshot_id
+
+    def batches(self, size: int | None) -> list["RewritePlan"]:
+        """The same plan, in parts of at most so many groups; each part becomes one commit."""
+        count = size or max(1, len(self.groups))
+        return [replace(self, groups=self.groups[start : start + count]) for start in range(0, len(self.groups), count)]
+
+
+def plan_rewrite(table: Table, strategy: CompactionStrategy, limits: GroupLimits) -> RewritePlan:
+    """Read a table's manifests, as far as the limits need them, and find the files worth rewriting."""
+    name = ".".join(table.name())
+    metadata, base = table.metadata, head_of(table.metadata, MAIN_BRANCH, name)
+    with translated(table.catalog.name, table=name):
+        changes = FileChanges.read(metadata, table.io, base, may_hold=limits.row_filter)
+    return RewritePlan(metadata, base, changes, plan_groups(changes, metadata, strategy, limits))
 
 
 def plan_groups(
@@ -90,13 +150,13 @@ def plan_groups(
     limits = limits or GroupLimits()
     groups = [
         FileGroup(tuple(chosen))
-        for files in _apart(changes.live_entries(), metadata, strategy, limits)
-        if _is_worth_it(chosen := _choose(files, strategy, limits), metadata, strategy, limits)
+        for files in _group_by_partition(list(changes.live_entries()), metadata, strategy, limits)
+        if _should_rewrite(chosen := _choose(files, strategy, limits), metadata, strategy, limits)
     ]
-    return within_limits(groups, strategy, max_bytes=limits.max_bytes, max_groups=limits.max_groups)
+    return within_budget(groups, strategy, max_bytes=limits.max_bytes)
 
 
-def share_out(groups: Sequence[FileGroup], strategy: CompactionStrategy, *, among: int) -> list[FileGroup]:
+def split_for_workers(groups: Sequence[FileGroup], strategy: CompactionStrategy, *, among: int) -> list[FileGroup]:
     """Groups for all of so many workers, if there are large ones that need not stay together."""
     # Rows are in order only when all of them are sorted together.
     if strategy.strategy_type is not CompactionStrategyType.BIN_PACK or len(groups) >= among:
@@ -109,20 +169,20 @@ def share_out(groups: Sequence[FileGroup], strategy: CompactionStrategy, *, amon
     ]
 
 
-def _apart(
+def _group_by_partition(
     entries: Iterable[ManifestEntry], metadata: TableMetadata, strategy: CompactionStrategy, limits: GroupLimits
 ) -> Iterator[list[DataFile]]:
     """Files by partition and, where a Dagster partition fills files of its own, by that as well.
 
     Overwriting a Dagster partition drops whole files where it can, which it cannot once they hold
-    rows of its neighbours.
+    rows of other Dagster partitions.
     """
-    matches = FileMatcher(metadata, limits.row_filter)
+    matches = None if isinstance(limits.row_filter, AlwaysTrue) else FileMatcher(metadata, limits.row_filter)
     slices = {snapshot.snapshot_id: summary_property(snapshot, _SLICE_PROPERTY) for snapshot in metadata.snapshots}
     partitions: dict[tuple[int, str], dict[str | None, list[DataFile]]] = defaultdict(lambda: defaultdict(list))
     for entry in entries:
         file = entry.data_file
-        if matches.all_rows(file):
+        if matches is None or matches.all_rows(file):
             slice_key = None if entry.snapshot_id is None else slices.get(entry.snapshot_id)
             partitions[FileGroup((file,)).partition][slice_key].append(file)
     # Rows are in order only when all of them are sorted together.
@@ -131,7 +191,7 @@ def _apart(
     for _, by_slice in sorted(partitions.items()):
         together = by_slice.pop(None, [])
         for _, files in sorted(by_slice.items()):
-            if splits and sum(file.file_size_in_bytes for file in files) >= fills_a_file:
+            if splits and total_bytes(files) >= fills_a_file:
                 yield files
             else:
                 together += files
@@ -146,10 +206,10 @@ def _choose(files: Sequence[DataFile], strategy: CompactionStrategy, limits: Gro
     return [file for file in files if not smallest <= file.file_size_in_bytes <= largest]
 
 
-def _is_worth_it(
+def _should_rewrite(
     files: Sequence[DataFile], metadata: TableMetadata, strategy: CompactionStrategy, limits: GroupLimits
 ) -> bool:
-    if any(_is_worth_it_alone(file, metadata, strategy, limits) for file in files):
+    if any(_should_rewrite_alone(file, metadata, strategy, limits) for file in files):
         return True
     if len(files) < limits.min_input_files:
         return False
@@ -158,7 +218,7 @@ def _is_worth_it(
     return fewer or not limits.leaves_fine_files
 
 
-def _is_worth_it_alone(
+def _should_rewrite_alone(
     file: DataFile, metadata: TableMetadata, strategy: CompactionStrategy, limits: GroupLimits
 ) -> bool:
     arranges = strategy.strategy_type is not CompactionStrategyType.BIN_PACK and not limits.leaves_fine_files
@@ -166,15 +226,11 @@ def _is_worth_it_alone(
     return arranges or too_large or file.spec_id != metadata.default_spec_id
 
 
-def within_limits(
-    groups: Sequence[FileGroup],
-    strategy: CompactionStrategy,
-    *,
-    max_bytes: int | None = None,
-    max_groups: int | None = None,
+def within_budget(
+    groups: Sequence[FileGroup], strategy: CompactionStrategy, *, max_bytes: int | None
 ) -> list[FileGroup]:
-    """As many groups as may be, those first that lose most files for each byte."""
-    if max_bytes is None and max_groups is None:
+    """As many groups as the budget allows, those first that lose most files for each byte."""
+    if max_bytes is None:
         return list(groups)
 
     def gain(group: FileGroup) -> float:
@@ -182,8 +238,7 @@ def within_limits(
 
     left, chosen = max_bytes, list[FileGroup]()
     for group in sorted(groups, key=gain, reverse=True):
-        if (left is not None and group.total_bytes > left) or len(chosen) == max_groups:
-            continue
-        left = None if left is None else left - group.total_bytes
-        chosen.append(group)
+        if group.total_bytes <= left:
+            left -= group.total_bytes
+            chosen.append(group)
     return chosen

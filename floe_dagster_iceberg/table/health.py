@@ -2,93 +2,23 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg.models import CompactionPolicy, FileSizeBin, HealthTier, TableHealth
 from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries, read_manifests
-from floe_dagster_iceberg.table.file_changes import FileChanges
-from floe_dagster_iceberg.table.file_groups import GroupLimits, plan_groups
-from floe_dagster_iceberg.table.filters import to_row_filter
+from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_manifests
+from floe_dagster_iceberg.table.file_groups import FileGroup, plan_groups, to_group_limits
+from floe_dagster_iceberg.table.live_files import LiveFiles, read_live_files
 from floe_dagster_iceberg.table.session import to_identifier
 
 _MIB = 1024 * 1024
 # Upper edges of the histogram's bars; what is larger goes into a last bar without an edge.
 _EDGES = tuple(size * _MIB for size in (1, 4, 16, 64, 128, 256, 512))
-
-
-@dataclass(frozen=True)
-class LiveFiles:
-    """The files that readers of main need.
-
-    Attributes:
-        changes: Manifests and entries of the data files.
-        deletes: Delete files.
-    """
-
-    changes: FileChanges
-    deletes: Sequence[DataFile]
-
-    @property
-    def manifests(self) -> list[ManifestFile]:
-        """The manifests that list them."""
-        return [*self.changes.unopened, *(manifest for manifest, _ in self.changes.opened)]
-
-    @property
-    def data(self) -> list[DataFile]:
-        """Data files."""
-        return [entry.data_file for entry in self.changes.live_entries()]
-
-    @property
-    def equality_deletes(self) -> list[DataFile]:
-        """Delete files that PyIceberg cannot apply."""
-        return [file for file in self.deletes if file.content == DataFileContent.EQUALITY_DELETES]
-
-    @property
-    def position_deletes(self) -> list[DataFile]:
-        """Delete files that name rows by their positions."""
-        return [file for file in self.deletes if file.content == DataFileContent.POSITION_DELETES]
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all of them."""
-        return sum(file.file_size_in_bytes for file in (*self.data, *self.deletes))
-
-
-def read_live_files(table: Table) -> LiveFiles:
-    """Read every manifest of main's newest snapshot."""
-    snapshot, io = table.current_snapshot(), table.io
-    with translated(table.catalog.name, table=".".join(table.name())):
-        changes = FileChanges.read(table.metadata, io, snapshot, may_hold=AlwaysTrue())
-        deletes = [
-            entry.data_file
-            for manifest in changes.unopened
-            if manifest.content == ManifestContent.DELETES
-            for entry in read_entries(manifest, io)
-        ]
-    return LiveFiles(changes, deletes)
-
-
-def to_group_limits(table: Table, policy: CompactionPolicy) -> GroupLimits:
-    """Which files a policy rewrites.
-
-    Raises:
-        ValidationError: The policy's partition filter does not fit the table.
-    """
-    where = AlwaysTrue() if policy.partition_filter is None else to_row_filter(table, policy.partition_filter)
-    return GroupLimits(
-        small_file_ratio=policy.small_file_ratio,
-        min_input_files=policy.min_input_files,
-        row_filter=where,
-        leaves_fine_files=True,
-    )
 
 
 def measure_health(
@@ -98,6 +28,7 @@ def measure_health(
     compaction: CompactionPolicy | None = None,
     now: datetime | None = None,
     live: LiveFiles | None = None,
+    groups: Sequence[FileGroup] | None = None,
 ) -> TableHealth:
     """Measure a table; each tier reads more than the one before.
 
@@ -107,7 +38,8 @@ def measure_health(
             `FILES` every manifest.
         compaction: What counts as a small file, and as a partition that needs work.
         now: When it is measured.
-        live: What `read_live_files` returned for the table, if somebody has read it already.
+        live: What `read_live_files` returned for the table, if it was read before.
+        groups: What `plan_groups` found in them, if it was planned before.
 
     Raises:
         ScanError: A manifest is missing or cannot be read.
@@ -120,7 +52,7 @@ def measure_health(
         if tier is HealthTier.MANIFESTS:
             measured |= _from_manifests(read_manifests(snapshot, table.io))
         if tier is HealthTier.FILES:
-            measured |= _from_files(table, live or read_live_files(table), compaction or CompactionPolicy())
+            measured |= _from_files(table, live or read_live_files(table), compaction or CompactionPolicy(), groups)
     return TableHealth(table=to_identifier(table), tier=tier, measured_at=now or datetime.now(UTC), **measured)
 
 
@@ -153,10 +85,13 @@ def _from_manifests(manifests: Sequence[ManifestFile]) -> dict[str, Any]:
     return counted
 
 
-def _from_files(table: Table, live: LiveFiles, policy: CompactionPolicy) -> dict[str, Any]:
+def _from_files(
+    table: Table, live: LiveFiles, policy: CompactionPolicy, groups: Sequence[FileGroup] | None
+) -> dict[str, Any]:
     data = live.data
     small_below = policy.target_file_size_bytes * policy.small_file_ratio
-    groups = plan_groups(live.changes, table.metadata, policy.to_strategy(), to_group_limits(table, policy))
+    if groups is None:
+        groups = plan_groups(live.changes, table.metadata, policy.to_strategy(), to_group_limits(table, policy))
     return {
         "manifests": len(live.manifests),
         "data_files": len(data),

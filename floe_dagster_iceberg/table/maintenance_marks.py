@@ -1,4 +1,4 @@
-"""What maintenance leaves in a table's metadata, so that the next run knows when the last one was.
+"""Last-run properties: what maintenance leaves in a table's metadata, so that the next run knows of the last one.
 
 A snapshot that maintenance makes names the operation in its summary. Expiry makes none, so its
 commit sets a table property as well. Orphan files change no metadata: their quarantines say when.
@@ -17,25 +17,25 @@ DURATION_PROPERTY: Final = "floe.maintenance.duration-ms"
 _LAST_RUN_PROPERTY: Final = "floe.maintenance.last-{operation}"
 
 
-def mark_snapshot(operation: MaintenanceOperation, *, seconds: float) -> dict[str, str]:
+def snapshot_properties_of(operation: MaintenanceOperation, *, seconds: float) -> dict[str, str]:
     """Summary properties of a snapshot that maintenance makes after working on it for so long."""
     return {OPERATION_PROPERTY: operation.value, DURATION_PROPERTY: str(round(seconds * 1000))}
 
 
-def mark_table(operation: MaintenanceOperation, at: datetime) -> dict[str, str]:
+def last_run_property(operation: MaintenanceOperation, at: datetime) -> dict[str, str]:
     """Table properties that remember a run which makes no snapshot."""
     return {_LAST_RUN_PROPERTY.format(operation=operation.value): at.astimezone(UTC).isoformat(timespec="seconds")}
 
 
 def last_run(metadata: TableMetadata, operation: MaintenanceOperation) -> datetime | None:
-    """When an operation last changed the table, whoever did it; None when nobody knows."""
-    moments: list[datetime | None] = [
-        _moment(snapshot) for snapshot in metadata.snapshots if _operation_of(snapshot) is operation
+    """When an operation last changed the table, by any engine; None when that is unknown."""
+    timestamps: list[datetime | None] = [
+        _timestamp_of(snapshot) for snapshot in metadata.snapshots if _operation_of(snapshot) is operation
     ]
     said = metadata.properties.get(_LAST_RUN_PROPERTY.format(operation=operation.value))
     if said is not None:
-        moments.append(_parsed(said))
-    return max(filter(None, moments), default=None)
+        timestamps.append(_parsed(said))
+    return max(filter(None, timestamps), default=None)
 
 
 def estimate_duration(metadata: TableMetadata, operation: MaintenanceOperation, input_bytes: int) -> timedelta | None:
@@ -59,12 +59,12 @@ def bytes_added_since(before: TableMetadata, after: TableMetadata, operation: Ma
 
 
 def _operation_of(snapshot: Snapshot) -> MaintenanceOperation | None:
-    """Which operation made a snapshot: by its mark, or by what other engines' procedures leave in it."""
+    """Which operation made a snapshot: by its property, or by what other engines' procedures leave in it."""
     if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
         return None
     summary = snapshot.summary.additional_properties
-    if (marked := summary.get(OPERATION_PROPERTY)) in set(MaintenanceOperation):
-        return MaintenanceOperation(marked)
+    if (named := summary.get(OPERATION_PROPERTY)) in set(MaintenanceOperation):
+        return MaintenanceOperation(named)
     if "added-data-files" in summary or "deleted-data-files" in summary:
         return MaintenanceOperation.COMPACTION
     if "removed-delete-files" in summary:
@@ -72,14 +72,14 @@ def _operation_of(snapshot: Snapshot) -> MaintenanceOperation | None:
     return MaintenanceOperation.MANIFESTS if "manifests-replaced" in summary else None
 
 
-def _moment(snapshot: Snapshot) -> datetime:
+def _timestamp_of(snapshot: Snapshot) -> datetime:
     return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC)
 
 
 def _parsed(said: str) -> datetime | None:
     try:
-        moment = datetime.fromisoformat(said)
+        timestamp = datetime.fromisoformat(said)
     except ValueError:
-        # Somebody else's text in our property decides nothing.
+        # A value that another tool wrote into our property decides nothing.
         return None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=UTC)

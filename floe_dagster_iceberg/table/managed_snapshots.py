@@ -59,7 +59,7 @@ class ManagedSnapshots:
         return self._operations.rollback_to_snapshot(self._table, snapshot_id)
 
     def rollback_to_timestamp(self, timestamp: datetime | int) -> SnapshotInfo:
-        """Make main what it was at a moment."""
+        """Make main what it was at a point in time."""
         return self._operations.rollback_to_timestamp(self._table, timestamp)
 
     def expire_snapshots(

@@ -1,6 +1,6 @@
 """The table manager: one typed API over PyIceberg for everything that happens to a table."""
 
-from floe_dagster_iceberg.table.compaction import CompactionOperations
+from floe_dagster_iceberg.table.compaction_methods import CompactionOperations
 from floe_dagster_iceberg.table.evolution import SchemaOperations
 from floe_dagster_iceberg.table.rows import RowOperations
 from floe_dagster_iceberg.table.scan import ScanOperations

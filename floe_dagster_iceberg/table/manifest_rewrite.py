@@ -1,10 +1,11 @@
-"""Many small manifests into few, so that a scan opens fewer files; no data file is touched."""
+"""Many small manifests are merged into few, so that a scan opens fewer files; data files stay the same."""
 
 import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
@@ -13,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation
 
-from floe_dagster_iceberg.models import MaintenanceOperation, ManifestPolicy
+from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceResult, ManifestPolicy
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
 from floe_dagster_iceberg.table._pyiceberg.folding import is_writable
@@ -22,8 +23,9 @@ from floe_dagster_iceberg.table._pyiceberg.manifests import ManifestRewriter
 from floe_dagster_iceberg.table.branches import head_of
 from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot_id
 from floe_dagster_iceberg.table.file_changes import FileChanges
-from floe_dagster_iceberg.table.maintenance_marks import mark_snapshot
+from floe_dagster_iceberg.table.maintenance_marks import snapshot_properties_of
 from floe_dagster_iceberg.table.metadata_session import table_name
+from floe_dagster_iceberg.table.session import to_identifier
 from floe_dagster_iceberg.table.uncommitted import Outcome
 
 # A manifest that is nearly as large as asked for stays as it is.
@@ -51,21 +53,13 @@ class ManifestGroups:
         """All that are replaced."""
         return [manifest for group in self.replaced for manifest in group]
 
-    def is_worth_it(self, policy: ManifestPolicy) -> bool:
+    def should_rewrite(self, policy: ManifestPolicy) -> bool:
         """Whether there are many, and at most half as many would be left."""
         return (
             self.manifests >= policy.min_manifests
             and bool(self.replaced)
             and 2 * self.output_manifests <= len(self.input_manifests)
         )
-
-
-@dataclass(frozen=True)
-class ManifestRewrite:
-    """Manifests that took the place of others; none when there was nothing to do."""
-
-    removed: Sequence[ManifestFile] = ()
-    added: Sequence[ManifestFile] = ()
 
 
 def plan_manifests(metadata: TableMetadata, io: FileIO, policy: ManifestPolicy) -> ManifestGroups:
@@ -88,17 +82,30 @@ def plan_manifests(metadata: TableMetadata, io: FileIO, policy: ManifestPolicy) 
 
 
 def rewrite_manifests(
-    table: Table, policy: ManifestPolicy, budget: CommitBudget, *, snapshot_properties: Mapping[str, str] | None = None
-) -> ManifestRewrite:
-    """Put small manifests together in one commit that lists the same files.
+    table: Table,
+    policy: ManifestPolicy,
+    budget: CommitBudget,
+    *,
+    plan: ManifestGroups | None = None,
+    snapshot_properties: Mapping[str, str] | None = None,
+) -> MaintenanceResult:
+    """Merge small manifests in one commit that lists the same files.
 
     Every live entry stays what it is: same file, same snapshot, same sequence numbers. When another
-    writer was faster, only the list is written again, unless manifests that were put together are gone.
+    writer was faster, only the list is written again, unless manifests that were merged are gone.
+
+    Args:
+        table: The table as last seen; refreshed in place.
+        policy: Which manifests are small.
+        budget: How often to try against other writers.
+        plan: What to replace; planned on the table as it is if not given, or if manifests of it are gone.
+        snapshot_properties: Kept in the snapshot.
 
     Raises:
         CommitConflictError: Other writers won more often than the budget allows.
     """
-    name, rewriting = table_name(table), _Rewriting(table, policy, snapshot_properties or {})
+    name, started = table_name(table), datetime.now(UTC)
+    rewriting = _Rewriting(table, policy, plan, snapshot_properties or {})
     with translated(table.catalog.name, table=name):
         try:
             commit(
@@ -112,18 +119,34 @@ def rewrite_manifests(
             if not rewriting.outcome.may_be_there(error):
                 rewriting.discard()
             raise
-    return rewriting.result
+    return MaintenanceResult.of_work(
+        to_identifier(table),
+        MaintenanceOperation.MANIFESTS,
+        started_at=started,
+        done=bool(rewriting.removed),
+        files_removed=len(rewriting.removed),
+        bytes_removed=sum(manifest.manifest_length for manifest in rewriting.removed),
+        files_added=len(rewriting.added),
+        bytes_added=sum(manifest.manifest_length for manifest in rewriting.added),
+    )
 
 
 class _Rewriting:
     """New manifests, kept over the attempts of a commit."""
 
-    def __init__(self, table: Table, policy: ManifestPolicy, snapshot_properties: Mapping[str, str]) -> None:
-        self._table, self._policy, self._snapshot_properties = table, policy, snapshot_properties
+    def __init__(
+        self,
+        table: Table,
+        policy: ManifestPolicy,
+        plan: ManifestGroups | None,
+        snapshot_properties: Mapping[str, str],
+    ) -> None:
+        self._table, self._policy, self._plan, self._snapshot_properties = table, policy, plan, snapshot_properties
         self._started = time.perf_counter()
         self._rewriter: ManifestRewriter | None = None
         self.snapshot_id = new_snapshot_id()
-        self.result = ManifestRewrite()
+        self.removed: Sequence[ManifestFile] = ()
+        self.added: Sequence[ManifestFile] = ()
         self.outcome = Outcome()
 
     def stage(self, transaction: TableTransaction) -> None:
@@ -131,20 +154,23 @@ class _Rewriting:
         metadata, io = transaction.table_metadata, self._table.io
         head = head_of(metadata, MAIN_BRANCH, table_name(self._table))
         manifests = read_manifests(head, io)
-        replaced = {manifest.manifest_path for manifest in self.result.removed}
-        if not replaced or not replaced <= {manifest.manifest_path for manifest in manifests}:
+        present = {manifest.manifest_path for manifest in manifests}
+        if not self.removed or not _paths(self.removed) <= present:
             self.discard()
-            self._write(transaction, plan_manifests(metadata, io, self._policy))
-            replaced = {manifest.manifest_path for manifest in self.result.removed}
+            plan, self._plan = self._plan, None
+            if plan is None or not _paths(plan.input_manifests) <= present:
+                plan = plan_manifests(metadata, io, self._policy)
+            self._write(transaction, plan)
+        replaced = _paths(self.removed)
         if not replaced:
             return
         kept = [manifest for manifest in manifests if manifest.manifest_path not in replaced]
         SnapshotProducer(
             transaction,
-            FileChanges(unopened=[*kept, *self.result.added]),
+            FileChanges(unopened=[*kept, *self.added]),
             operation=Operation.REPLACE,
             snapshot_id=self.snapshot_id,
-            snapshot_properties=mark_snapshot(
+            snapshot_properties=snapshot_properties_of(
                 MaintenanceOperation.MANIFESTS, seconds=time.perf_counter() - self._started
             )
             | {"manifests-replaced": str(len(replaced)), "manifests-kept": str(len(kept))}
@@ -157,10 +183,10 @@ class _Rewriting:
         """Delete what was written for a commit that did not land."""
         if self._rewriter is not None:
             self._rewriter.discard()
-        self._rewriter, self.result = None, ManifestRewrite()
+        self._rewriter, self.removed, self.added = None, (), ()
 
     def _write(self, transaction: TableTransaction, planned: ManifestGroups) -> None:
-        if not planned.is_worth_it(self._policy):
+        if not planned.should_rewrite(self._policy):
             return
         self._rewriter = ManifestRewriter(transaction, self.snapshot_id)
         target = self._policy.target_manifest_size_bytes
@@ -169,7 +195,11 @@ class _Rewriting:
             for group in planned.replaced
             for manifest in self._rewriter.rewrite(group, target_size_bytes=target)
         ]
-        self.result = ManifestRewrite(planned.input_manifests, added)
+        self.removed, self.added = planned.input_manifests, added
+
+
+def _paths(manifests: Sequence[ManifestFile]) -> set[str]:
+    return {manifest.manifest_path for manifest in manifests}
 
 
 def _output_manifests(group: Sequence[ManifestFile], policy: ManifestPolicy) -> int:

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.table.file_cleanup import UnreachedFiles, read_table_uuid
+from floe_dagster_iceberg.table.file_cleanup import UnreferencedFiles, read_table_uuid
 from floe_dagster_iceberg.table.metadata_session import table_name
 from floe_dagster_iceberg.table.quarantine import (
     Quarantine,
@@ -25,7 +25,7 @@ from floe_dagster_iceberg.table.quarantine import (
     restore,
     write_list,
 )
-from floe_dagster_iceberg.table.reachability import ReachableFiles
+from floe_dagster_iceberg.table.reachability import ReferencedFiles
 from floe_dagster_iceberg.table.stored_files import Place, StoredFile, in_parallel, list_files
 
 MOVE_BATCH: Final = 1000
@@ -44,7 +44,7 @@ class OrphanSearch:
         due: Quarantines whose time is over.
     """
 
-    orphans: UnreachedFiles
+    orphans: UnreferencedFiles
     objects: int
     other_spellings: Sequence[str]
     foreign_metadata: Sequence[str]
@@ -68,13 +68,13 @@ def find_orphans(
 
     Args:
         table: The table.
-        now: The moment from which ages are counted.
+        now: The time from which ages are counted.
         older_than: Age from which a file can be an orphan.
         grace: Time that files stay in quarantine.
         only: Where another engine saw orphans; ours must be among them. None is our own judgement alone.
     """
     with translated(table.catalog.name, table=table_name(table)):
-        # Listed before the metadata is read: what is committed in between is reached, what is written is young.
+        # Listed before the metadata is read: what is committed in between is referenced, what is written is young.
         listed = [file for file in list_files(table.io, table.location()) if not _is_hidden(table, file)]
         old = {
             Place.of(file.location): file
@@ -82,27 +82,27 @@ def find_orphans(
             if file.modified_at is not None and now - file.modified_at > older_than
         }
         table.refresh()
-        reached = ReachableFiles(table.io)
-        reached.take_in(table)
-        reached.open_manifests()
-        unreached = {place: file for place, file in old.items() if place not in reached}
-        if only is not None and unreached:
+        referenced = ReferencedFiles(table.io)
+        referenced.add(table)
+        referenced.open_manifests()
+        unreferenced = {place: file for place, file in old.items() if place not in referenced}
+        if only is not None and unreferenced:
             seen = {Place.of(location) for location in only()}
-            unreached = {place: file for place, file in unreached.items() if place in seen}
-        paths = {place.path for place in reached.places}
-        spelled = {place for place in unreached if place.path in paths}
-        orphans = {place: file for place, file in unreached.items() if place not in spelled}
+            unreferenced = {place: file for place, file in unreferenced.items() if place in seen}
+        paths = {place.path for place in referenced.places}
+        spelled = {place for place in unreferenced if place.path in paths}
+        orphans = {place: file for place, file in unreferenced.items() if place not in spelled}
         return OrphanSearch(
-            orphans=UnreachedFiles(list(orphans.values()), reached, orphans.keys()),
+            orphans=UnreferencedFiles(list(orphans.values()), referenced, orphans.keys()),
             objects=len(listed),
-            other_spellings=sorted(unreached[place].location for place in spelled),
+            other_spellings=sorted(unreferenced[place].location for place in spelled),
             foreign_metadata=_foreign_metadata(table, listed, orphans.keys()),
             due=[each for each in load_quarantines(table) if now - each.created_at >= grace],
         )
 
 
 def quarantine_orphans(
-    table: Table, orphans: UnreachedFiles, *, now: datetime, progress: Callable[[str], None] | None = None
+    table: Table, orphans: UnreferencedFiles, *, now: datetime, progress: Callable[[str], None] | None = None
 ) -> list[QuarantinedFile]:
     """Move orphans into a new quarantine, batch by batch, each looked at again on the newest metadata.
 
@@ -116,9 +116,9 @@ def quarantine_orphans(
         quarantine = new_quarantine(table, orphans.files, now)
         write_list(table, quarantine)
         for start in range(0, len(quarantine.files), MOVE_BATCH):
-            orphans.look_again(table)
+            orphans.recheck(table)
             batch = quarantine.files[start : start + MOVE_BATCH]
-            moved += move_in(table.io, [file for file in batch if file.location not in orphans.reached])
+            moved += move_in(table.io, [file for file in batch if file.location not in orphans.referenced])
             if progress is not None:
                 progress(f"{len(moved)} of {len(quarantine.files)} orphans moved to quarantine")
         if len(moved) < len(quarantine.files):
@@ -134,10 +134,10 @@ def purge_quarantine(table: Table, quarantine: Quarantine) -> list[QuarantinedFi
     """
     with translated(table.catalog.name, table=table_name(table)):
         table.refresh()
-        reached = ReachableFiles(table.io)
-        reached.take_in(table)
-        reached.open_manifests(among={Place.of(file.location) for file in quarantine.files})
-        if any(file.location in reached for file in quarantine.files):
+        referenced = ReferencedFiles(table.io)
+        referenced.add(table)
+        referenced.open_manifests(among={Place.of(file.location) for file in quarantine.files})
+        if any(file.location in referenced for file in quarantine.files):
             restore(table, quarantine)
             return []
         return purge(table, quarantine)
@@ -169,13 +169,13 @@ def _is_hidden(table: Table, file: StoredFile) -> bool:
 
 def _foreign_metadata(table: Table, listed: Sequence[StoredFile], orphans: Iterable[Place]) -> list[str]:
     """Metadata files that say they are another table's: in folders of their own, or left by one that was dropped."""
-    own, unreached = str(table.metadata.table_uuid), set(orphans)
+    own, unreferenced = str(table.metadata.table_uuid), set(orphans)
     folder = Place.of(table.metadata_location.rpartition("/")[0])
     doubtful = [
         file.location
         for file in listed
         if file.location.endswith(_METADATA_SUFFIX)
-        and (Place.of(file.location) in unreached or Place.of(file.location.rpartition("/")[0]) != folder)
+        and (Place.of(file.location) in unreferenced or Place.of(file.location.rpartition("/")[0]) != folder)
     ]
     owners = in_parallel(lambda location: read_table_uuid(table.io, location), doubtful)
     return sorted(location for location, owner in zip(doubtful, owners, strict=True) if owner != own)

@@ -82,7 +82,7 @@ def load_quarantines(table: Table) -> list[Quarantine]:
     """All quarantines of a table, oldest first.
 
     Raises:
-        IcebergError: A list cannot be read, so nobody knows what its folder holds.
+        IcebergError: A list cannot be read, so the contents of its folder are unknown.
     """
     listed = list_files(table.io, _folder(table))
     lists = [

@@ -1,8 +1,8 @@
 """Which files a table's metadata leads to.
 
-A file is reached when any snapshot that the table still has, on whatever branch, needs it to be
+A file is referenced when any snapshot that the table still has, on whatever branch, needs it to be
 read, or when the metadata itself names it. What cannot be read counts as an error, never as
-not reached.
+not referenced.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -21,11 +21,11 @@ from floe_dagster_iceberg.table.stored_files import Place, in_parallel
 _VERSION_HINT = "version-hint.text"
 
 
-class ReachableFiles:
+class ReferencedFiles:
     """All places that one table's metadata leads to.
 
     Manifests and their lists never change once written, so each is read once, however often
-    newer metadata is taken in. A place that was reached once stays reached.
+    newer metadata is added. A place that was referenced once stays referenced.
     """
 
     def __init__(self, io: FileIO) -> None:
@@ -35,38 +35,40 @@ class ReachableFiles:
         self._manifests: set[str] = set()
         self._unopened: list[ManifestFile] = []
 
-    def take_in(self, table: Table) -> None:
-        """Take in a table's metadata as the table was last seen; manifests are not opened."""
-        self.take_in_log(table)
-        self.take_in_metadata(table.metadata)
+    def add(self, table: Table) -> None:
+        """Add a table's metadata as the table was last seen; manifests are not opened."""
+        self.add_log(table)
+        self.add_metadata(table.metadata)
 
-    def take_in_log(self, table: Table) -> None:
-        """Take in the table's metadata files, the current one and the earlier ones that it remembers."""
-        self._add([table.metadata_location, f"{table.metadata.location.rstrip('/')}/metadata/{_VERSION_HINT}"])
-        self._add(entry.metadata_file for entry in table.metadata.metadata_log)
+    def add_log(self, table: Table) -> None:
+        """Add the table's metadata files, the current one and the earlier ones that it remembers."""
+        self._add_locations(
+            [table.metadata_location, f"{table.metadata.location.rstrip('/')}/metadata/{_VERSION_HINT}"]
+        )
+        self._add_locations(entry.metadata_file for entry in table.metadata.metadata_log)
 
-    def take_in_metadata(self, metadata: TableMetadata) -> None:
-        """Take in the files that metadata names or leads to; manifests are not opened."""
-        self._add(file.statistics_path for file in chain(metadata.statistics, metadata.partition_statistics))
-        self.take_in_snapshots(metadata.snapshots)
+    def add_metadata(self, metadata: TableMetadata) -> None:
+        """Add the files that metadata names or leads to; manifests are not opened."""
+        self._add_locations(file.statistics_path for file in chain(metadata.statistics, metadata.partition_statistics))
+        self.add_snapshots(metadata.snapshots)
 
-    def take_in_snapshots(self, snapshots: Iterable[Snapshot]) -> None:
-        """Take in what some snapshots lead to; manifests are not opened."""
+    def add_snapshots(self, snapshots: Iterable[Snapshot]) -> None:
+        """Add what some snapshots lead to; manifests are not opened."""
         new = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._lists]
         for snapshot, manifests in zip(new, in_parallel(self._read_list, new), strict=True):
             self._lists.add(snapshot.manifest_list)
-            self._add([snapshot.manifest_list])
+            self._add_locations([snapshot.manifest_list])
             for manifest in manifests:
                 if manifest.manifest_path not in self._manifests:
                     self._manifests.add(manifest.manifest_path)
-                    self._add([manifest.manifest_path])
+                    self._add_locations([manifest.manifest_path])
                     self._unopened.append(manifest)
 
     def open_manifests(self, among: Collection[Place] | None = None) -> None:
-        """Take in the data and delete files that are live in the manifests.
+        """Add the data and delete files that are live in the manifests.
 
         Args:
-            among: The only places that anybody will ask for; saves memory.
+            among: The only places that will be asked for; saves memory.
         """
         opened, self._unopened = self._unopened, []
         for files in in_parallel(self._live_files, opened):
@@ -74,7 +76,7 @@ class ReachableFiles:
             self._places.update(places if among is None else (place for place in places if place in among))
 
     def pop_unopened(self) -> list[ManifestFile]:
-        """Manifests that nobody has opened yet; they are the caller's from here on."""
+        """Manifests that were not opened yet; they belong to the caller from here on."""
         unopened, self._unopened = self._unopened, []
         return unopened
 
@@ -84,10 +86,10 @@ class ReachableFiles:
 
     @property
     def places(self) -> frozenset[Place]:
-        """All that is known to be reached."""
+        """All that is known to be referenced."""
         return frozenset(self._places)
 
-    def _add(self, locations: Iterable[str]) -> None:
+    def _add_locations(self, locations: Iterable[str]) -> None:
         self._places.update(Place.of(location) for location in locations)
 
     def _read_list(self, snapshot: Snapshot) -> list[ManifestFile]:
@@ -112,7 +114,7 @@ class ReadManifests:
 
     def live_files(self, manifests: Sequence[ManifestFile]) -> Iterator[tuple[str, int]]:
         """Location and bytes of all data and delete files that are live in some manifests."""
-        # Every second one that overwrites leave only tells what was removed. Should its counts be wrong, files stay
+        # Every second one that overwrites leave only lists what was removed. Should its counts be wrong, files stay
         # that could go; what is still needed is never judged by counts.
         full = [each for each in manifests if each.added_files_count != 0 or each.existing_files_count != 0]
         new = [manifest for manifest in full if manifest.manifest_path not in self._files]

@@ -134,7 +134,7 @@ def delete_many(io: FileIO, locations: Sequence[str]) -> list[str]:
     def delete(location: str) -> list[str]:
         left = delete_files(io, [location])
         if Place.of(location).scheme == "file":
-            # Hadoop keeps a checksum beside each local file that it writes, and nobody looks for those.
+            # Hadoop keeps a checksum beside each local file that it writes, which are not worth reporting.
             folder, _, name = location.rpartition("/")
             delete_files(io, [f"{folder}/.{name}.crc"])
         return left

@@ -4,7 +4,7 @@ import pytest
 from pyiceberg.manifest import DataFile
 
 from floe_dagster_iceberg.models import CompactionStrategy
-from floe_dagster_iceberg.table.file_groups import FileGroup, share_out
+from floe_dagster_iceberg.table.file_groups import FileGroup, split_for_workers
 
 MIB = 1024 * 1024
 TARGET = 128 * MIB
@@ -18,7 +18,7 @@ def group_of(files: int, *, mib: int = 1) -> FileGroup:
 
 def shared(groups: list[FileGroup], *, among: int, **strategy: object) -> list[int]:
     how = CompactionStrategy(target_file_size_bytes=TARGET, **strategy)
-    shares = share_out(groups, how, among=among)
+    shares = split_for_workers(groups, how, among=among)
     assert [file for share in shares for file in share.files] == [file for group in groups for file in group.files]
     return [len(share.files) for share in shares]
 

@@ -21,7 +21,8 @@ from floe_dagster_iceberg import create_iceberg_resources
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.kubernetes import K8S_CONFIG_TAG, PRESET_TAG, PodSizes, build_executor
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset, MaintenanceSettings
+from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
+from floe_dagster_iceberg.models import MaintenanceOperation
 
 PRESETS = {
     "default": {"cpu": "250m", "memory": "512Mi"},
@@ -81,9 +82,9 @@ def test_maintenance_takes_its_own_preset_then_the_one_called_like_it_then_the_c
     settings = MaintenanceSettings.from_artifacts({"compaction": {"resources": "large"}})
     tags = PodSizes({**PRESETS, "manifests": {"cpu": "3"}}).maintenance_tags(settings)
 
-    assert resources_of(tags[MaintenanceAsset.COMPACTION])["requests"]["memory"] == "8Gi"
-    assert resources_of(tags[MaintenanceAsset.MANIFESTS])["requests"] == {"cpu": "3"}
-    assert resources_of(tags[MaintenanceAsset.SNAPSHOT_EXPIRY])["requests"]["memory"] == "2Gi"
+    assert resources_of(tags[MaintenanceOperation.COMPACTION])["requests"]["memory"] == "8Gi"
+    assert resources_of(tags[MaintenanceOperation.MANIFESTS])["requests"] == {"cpu": "3"}
+    assert resources_of(tags[MaintenanceOperation.SNAPSHOT_EXPIRY])["requests"]["memory"] == "2Gi"
 
 
 def test_a_data_asset_names_its_preset_by_a_tag_and_keeps_its_op() -> None:

@@ -1,7 +1,7 @@
 import base64
 from xml.etree import ElementTree as ET
 
-from floe_dagster_iceberg.maintenance.pictures import add_bars, draw_histogram
+from floe_dagster_iceberg.maintenance.report import add_bars, draw_histogram
 from floe_dagster_iceberg.models import FileSizeBin
 
 MANY_SMALL = (FileSizeBin(upper_bytes=1024, files=9, total_bytes=900), FileSizeBin(files=0, total_bytes=0))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from floe_dagster_iceberg.maintenance.engines import choose_engine, commit_needs_spark
+from floe_dagster_iceberg.maintenance.planning import choose_engine, commit_needs_spark
 from floe_dagster_iceberg.models import MaintenanceEngine
 
 AUTO, PYICEBERG, SPARK = MaintenanceEngine.AUTO, MaintenanceEngine.PYICEBERG, MaintenanceEngine.SPARK

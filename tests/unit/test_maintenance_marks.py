@@ -11,7 +11,12 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
 from floe_dagster_iceberg.models import MaintenanceOperation
-from floe_dagster_iceberg.table.maintenance_marks import estimate_duration, last_run, mark_snapshot, mark_table
+from floe_dagster_iceberg.table.maintenance_marks import (
+    estimate_duration,
+    last_run,
+    last_run_property,
+    snapshot_properties_of,
+)
 
 COMPACTION, EXPIRY = MaintenanceOperation.COMPACTION, MaintenanceOperation.SNAPSHOT_EXPIRY
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -39,7 +44,8 @@ def marked(at: datetime, operation: MaintenanceOperation, *, seconds: float = 1,
     return made.model_copy(
         update={
             "summary": Summary(
-                Operation.REPLACE, **{**made.summary.additional_properties, **mark_snapshot(operation, seconds=seconds)}
+                Operation.REPLACE,
+                **{**made.summary.additional_properties, **snapshot_properties_of(operation, seconds=seconds)},
             )
         }
     )
@@ -77,7 +83,7 @@ def test_rows_that_were_written_are_no_maintenance() -> None:
 
 
 def test_an_operation_without_snapshots_is_remembered_by_a_property() -> None:
-    assert last_run(metadata(**mark_table(EXPIRY, NOON)), EXPIRY) == NOON
+    assert last_run(metadata(**last_run_property(EXPIRY, NOON)), EXPIRY) == NOON
     assert last_run(metadata(**{"floe.maintenance.last-snapshot_expiry": "yesterday"}), EXPIRY) is None
 
 

@@ -11,13 +11,13 @@ from floe_dagster_iceberg.models import (
     CompactionStrategy,
     CompactionStrategyType,
     ExpiryPolicy,
+    Guardrail,
     HealthTier,
     MaintenanceBudget,
     MaintenanceEngine,
     MaintenanceOperation,
     MaintenancePlan,
     MaintenancePolicy,
-    MaintenanceRail,
     MaintenanceResult,
     MaintenanceStatus,
     ManifestPolicy,
@@ -85,13 +85,13 @@ def test_a_floor_holds_inside_a_policy_as_well() -> None:
     ("policy", "rail"),
     [(ExpiryPolicy, "orphan_age"), (CompactionPolicy, "gc_disabled"), (ManifestPolicy, "expiry_age")],
 )
-def test_a_rail_of_another_operation_cannot_be_overridden(policy: type[BaseModel], rail: str) -> None:
-    with pytest.raises(ValidationError, match=f"{policy.__name__} has no rail '{rail}' to override: known are"):
+def test_a_guardrail_of_another_operation_cannot_be_overridden(policy: type[BaseModel], rail: str) -> None:
+    with pytest.raises(ValidationError, match=f"{policy.__name__} has no guardrail '{rail}' to override: known are"):
         policy.model_validate({"overrides": [rail]})
 
 
 def test_every_rail_belongs_to_an_operation() -> None:
-    assert ExpiryPolicy.rails | OrphanPolicy.rails == set(MaintenanceRail)
+    assert ExpiryPolicy.guardrails | OrphanPolicy.guardrails == set(Guardrail)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,15 @@ import pytest
 from floe_dagster_iceberg.artifacts import CompiledArtifacts, EnforcementLevel, Governance
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySource, PolicySources
-from floe_dagster_iceberg.maintenance.settings import DEFAULT_CRONS, MaintenanceAsset, MaintenanceSettings
+from floe_dagster_iceberg.maintenance.settings import DEFAULT_CRONS, MaintenanceSettings
 from floe_dagster_iceberg.models import (
     CompactionPolicy,
     ExpiryPolicy,
+    Guardrail,
     MaintenanceBudget,
     MaintenanceEngine,
+    MaintenanceOperation,
     MaintenancePolicy,
-    MaintenanceRail,
     TableIdentifier,
 )
 
@@ -155,7 +156,7 @@ def test_strict_governance_cannot_be_overridden_in_code() -> None:
     bold = ExpiryPolicy(
         max_age=timedelta(days=2),
         governance_min_age=timedelta(0),
-        overrides=[MaintenanceRail.GOVERNANCE_RETENTION],
+        overrides=[Guardrail.GOVERNANCE_RETENTION],
     )
 
     with pytest.raises(ValidationError, match="governance asks for 5 days"):
@@ -195,13 +196,13 @@ def test_artifacts_give_policy_schedules_and_sensor() -> None:
     policy = PolicySources(artifacts=settings.policy).resolve().policy
 
     assert settings.sensor.enabled
-    assert settings.schedules[MaintenanceAsset.COMPACTION].model_dump() == {
+    assert settings.schedules[MaintenanceOperation.COMPACTION].model_dump() == {
         "cron": "30 2 * * *",
         "timezone": "Europe/Berlin",
         "enabled": True,
         "resources": None,
     }
-    assert settings.schedules[MaintenanceAsset.SNAPSHOT_EXPIRY].timezone == "UTC"
+    assert settings.schedules[MaintenanceOperation.SNAPSHOT_EXPIRY].timezone == "UTC"
     assert policy.expiry.max_age == timedelta(days=3)
     assert policy.budget == MaintenanceBudget(max_rewrite_bytes=1000, max_duration=timedelta(hours=2))
     assert (policy.tables, policy.compaction.min_input_files) == (("bronze.*",), 3)
@@ -214,7 +215,7 @@ def test_no_schedule_runs_unless_the_artifacts_say_so() -> None:
 
     assert {which: schedule.cron for which, schedule in silent.items()} == DEFAULT_CRONS
     assert not any(schedule.enabled for schedule in silent.values())
-    assert {which for which, schedule in told.items() if not schedule.enabled} == {MaintenanceAsset.ORPHAN_FILES}
+    assert {which for which, schedule in told.items() if not schedule.enabled} == {MaintenanceOperation.ORPHAN_FILES}
 
 
 @pytest.mark.parametrize(

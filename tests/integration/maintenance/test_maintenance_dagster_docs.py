@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
+from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS
 
 GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "maintenance.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
@@ -20,4 +20,4 @@ def test_a_code_block_runs_as_it_stands(number: int, tmp_path: Path, monkeypatch
 
 
 def test_every_asset_is_explained() -> None:
-    assert all(f"`iceberg_maintenance/{which}`" in GUIDE for which in MaintenanceAsset)
+    assert all(f"`iceberg_maintenance/{which}`" in GUIDE for which in MAINTENANCE_ASSETS)

@@ -28,9 +28,9 @@ from support.maintenance_lake import GROUP, NeglectedLake, metadata_of, run_asse
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.factory import IcebergBundle, create_iceberg_resources
-from floe_dagster_iceberg.maintenance.checks import build_health_checks
 from floe_dagster_iceberg.maintenance.definitions import build_maintenance_definitions
-from floe_dagster_iceberg.maintenance.sensor import SENSOR, Verdict, choose
+from floe_dagster_iceberg.maintenance.health_checks import build_health_checks
+from floe_dagster_iceberg.maintenance.schedules import SENSOR, LatestCheck, choose
 from floe_dagster_iceberg.models import (
     CompactionPolicy,
     HealthThresholds,
@@ -258,14 +258,14 @@ def test_without_artifacts_checks_and_sensor_come_with_the_maintenance_definitio
 )
 def test_the_sensor_ranks_by_gain_under_a_byte_budget(limit: int | None, tables: list[str]) -> None:
     waiting = [
-        Verdict("a", "1", needs_compaction=True, table="a", gain=1, rewrite_bytes=20),
-        Verdict("b", "2", needs_compaction=True, table="b", gain=9, rewrite_bytes=40),
-        Verdict("c", "3", needs_compaction=True, table="c", gain=5, rewrite_bytes=30),
+        LatestCheck("a", "1", needs_compaction=True, table="a", gain=1, rewrite_bytes=20),
+        LatestCheck("b", "2", needs_compaction=True, table="b", gain=9, rewrite_bytes=40),
+        LatestCheck("c", "3", needs_compaction=True, table="c", gain=5, rewrite_bytes=30),
     ]
 
     chosen = choose(waiting, MaintenanceBudget(max_rewrite_bytes=limit))
 
-    assert [verdict.table for verdict in chosen] == tables
+    assert [each.table for each in chosen] == tables
 
 
 def test_the_sensor_is_stopped_unless_the_artifacts_start_it(neglected: NeglectedLake) -> None:

@@ -105,7 +105,7 @@ def test_a_manifest_is_closed_at_its_target_size(manager: IcebergTableManager) -
     table = manager.load_table(ORDERS)
     assert 1 < manifests(table) < 5
     assert len(entries(table)) == 8 * 150
-    assert not rewrite_manifests(table, tiny, BUDGET).removed
+    assert not rewrite_manifests(table, tiny, BUDGET).files_removed
 
 
 def test_files_of_one_partition_end_up_beside_each_other(manager: IcebergTableManager) -> None:

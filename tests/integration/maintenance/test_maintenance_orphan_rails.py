@@ -28,7 +28,7 @@ def test_a_location_below_another_tables_is_refused(lake: Lake, manager: Iceberg
     assert lake.files() == before
 
 
-def test_a_neighbour_whose_name_only_begins_the_same_is_no_neighbour(manager: IcebergTableManager) -> None:
+def test_a_table_whose_location_only_begins_the_same_does_not_overlap(manager: IcebergTableManager) -> None:
     make_orders(manager, batches=1)
     make_orders(manager, batches=1, name="bronze.orders_2")
 

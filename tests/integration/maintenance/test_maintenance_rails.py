@@ -1,4 +1,4 @@
-"""Rails refuse before anything is changed, say what to do, and give way only to their own name."""
+"""Guardrails refuse before anything is changed, say what to do, and give way only to their own name."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,12 +9,12 @@ from pyiceberg.table import Table
 from support.maintenance_tables import DAY, ORDERS, make_orders
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
-from floe_dagster_iceberg.maintenance import rails
-from floe_dagster_iceberg.models import ExpiryPolicy, MaintenanceRail, OrphanPolicy
-from floe_dagster_iceberg.table.file_cleanup import UnreachedFiles
+from floe_dagster_iceberg.maintenance import guardrails
+from floe_dagster_iceberg.models import ExpiryPolicy, Guardrail, OrphanPolicy
+from floe_dagster_iceberg.table.file_cleanup import UnreferencedFiles
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 from floe_dagster_iceberg.table.orphans import OrphanSearch
-from floe_dagster_iceberg.table.reachability import ReachableFiles
+from floe_dagster_iceberg.table.reachability import ReferencedFiles
 from floe_dagster_iceberg.table.stored_files import StoredFile
 
 HOUR = timedelta(hours=1)
@@ -23,30 +23,30 @@ HOUR = timedelta(hours=1)
 def found(table: Table, **arguments: Any) -> OrphanSearch:
     orphans = [StoredFile(f"{table.location()}/data/{number}", 1) for number in range(arguments.pop("orphans", 0))]
     given = {"objects": 100, "other_spellings": (), "foreign_metadata": (), "due": (), **arguments}
-    return OrphanSearch(orphans=UnreachedFiles(orphans, ReachableFiles(table.io)), **given)
+    return OrphanSearch(orphans=UnreferencedFiles(orphans, ReferencedFiles(table.io)), **given)
 
 
-def expiry(table: Table, overrides: list[MaintenanceRail], **arguments: Any) -> None:
+def expiry(table: Table, overrides: list[Guardrail], **arguments: Any) -> None:
     # As a policy looks that came past its own checks, by a copy for instance.
-    rails.check_expiry(table, ExpiryPolicy().model_copy(update={**arguments, "overrides": tuple(overrides)}))
+    guardrails.check_expiry(table, ExpiryPolicy().model_copy(update={**arguments, "overrides": tuple(overrides)}))
 
 
-def orphan_policy(table: Table, overrides: list[MaintenanceRail], **arguments: Any) -> None:
-    neighbours = arguments.pop("neighbours", [])
+def orphan_policy(table: Table, overrides: list[Guardrail], **arguments: Any) -> None:
+    overlapping = arguments.pop("overlapping", [])
     policy = OrphanPolicy().model_copy(update={**arguments, "overrides": tuple(overrides)})
-    rails.check_orphan_policy(table, policy, neighbours)
+    guardrails.check_orphan_policy(table, policy, overlapping)
 
 
-def orphans(table: Table, overrides: list[MaintenanceRail], **arguments: Any) -> None:
-    rails.check_orphans(table, OrphanPolicy(overrides=overrides), found(table, **arguments))
+def orphans(table: Table, overrides: list[Guardrail], **arguments: Any) -> None:
+    guardrails.check_orphans(table, OrphanPolicy(overrides=overrides), found(table, **arguments))
 
 
 CASES = [
     (expiry, {"max_age": 23 * HOUR}, "expiry_age", "max_age of 23 hours is below 1 day, so running readers"),
     (expiry, {"governance_min_age": 30 * DAY}, "governance_retention", "7 days is below the 30 days that governance"),
     (orphan_policy, {"older_than": 2 * DAY}, "orphan_age", "older_than of 2 days is below 3 days, so files of"),
-    (orphan_policy, {"neighbours": ["a.b"]}, "shared_location", "overlaps with that of 'a.b', whose files"),
-    (orphan_policy, {"neighbours": list("abcde")}, "shared_location", "'a', 'b', 'c' and 2 more"),
+    (orphan_policy, {"overlapping": ["a.b"]}, "shared_location", "overlaps with that of 'a.b', whose files"),
+    (orphan_policy, {"overlapping": list("abcde")}, "shared_location", "'a', 'b', 'c' and 2 more"),
     (orphans, {"foreign_metadata": ["x.json"]}, "shared_location", "the metadata of another table ('x.json')"),
     (orphans, {"other_spellings": ["s3://x/1", "2"]}, "location_mismatch", "names 2 of its files under another scheme"),
     (orphans, {"orphans": 21}, "orphan_share", "21 of 100 files, 21%, would count as orphans, more than 20%"),
@@ -59,12 +59,12 @@ def test_a_rail_refuses_and_gives_way_to_its_own_name_alone(
     manager: IcebergTableManager, check: Callable[..., None], arguments: dict[str, Any], rail: str, said: str
 ) -> None:
     table = make_orders(manager)
-    others = [each for each in MaintenanceRail if each != rail]
+    others = [each for each in Guardrail if each != rail]
     own_policy = ExpiryPolicy if check is expiry else OrphanPolicy
 
     with pytest.raises(MaintenanceRefusedError, match=f"refused by '{rail}'") as refused:
-        check(table, [each for each in others if each in own_policy.rails], **dict(arguments))
-    check(table, [MaintenanceRail(rail)], **dict(arguments))
+        check(table, [each for each in others if each in own_policy.guardrails], **dict(arguments))
+    check(table, [Guardrail(rail)], **dict(arguments))
 
     assert said in str(refused.value)
     assert f"or name '{rail}' in overrides" in str(refused.value)
@@ -80,7 +80,7 @@ def test_a_table_whose_files_may_be_anothers_is_refused(
 
     with pytest.raises(MaintenanceRefusedError, match=r"its property gc\.enabled is false"):
         check(manager.load_table(ORDERS), [])
-    check(manager.load_table(ORDERS), [MaintenanceRail.GC_DISABLED])
+    check(manager.load_table(ORDERS), [Guardrail.GC_DISABLED])
 
 
 def test_what_is_within_all_bounds_passes(manager: IcebergTableManager) -> None:

@@ -24,7 +24,7 @@ from support.maintenance_tables import (
 from support.maintenance_upkeep import Upkeep, section
 from support.racing_catalog import racing_manager
 
-from floe_dagster_iceberg.errors import CommitConflictError, IcebergError, NoSuchTableError
+from floe_dagster_iceberg.errors import CommitConflictError, CompactionError, IcebergError, NoSuchTableError
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.models import (
     CompactionPolicy,
@@ -171,3 +171,21 @@ def test_what_fails_in_spark_is_told_by_what_follows_from_it(spark_upkeep: Upkee
     spark_upkeep.set_properties(gc__enabled="false")
     with pytest.raises(IcebergError, match="procedure expire_snapshots failed"):
         procedures.expire_snapshots(orders, [])
+
+
+@pytest.mark.parametrize("partial_progress", [False, True])
+def test_files_that_spark_cannot_rewrite_fail_the_compaction(spark_upkeep: Upkeep, partial_progress: bool) -> None:  # noqa: FBT001
+    make_orders(spark_upkeep.manager, batches=2, days=2)
+    damaged = next(iter(spark_upkeep.manager.load_table(ORDERS).scan(row_filter="day = '2024-01-02'").plan_files()))
+    to_path(damaged.file.file_path).unlink()
+    eager = CompactionPolicy(min_input_files=2, partial_progress=partial_progress)
+    procedures = SparkProcedures(spark_upkeep.session, "floe")
+
+    result = spark_upkeep.execute(COMPACTION, section("compaction", eager))
+
+    assert result.status is MaintenanceStatus.FAILED
+    assert "rewrite" in str(result.error)
+    if not partial_progress:
+        schema = spark_upkeep.manager.load_table(ORDERS).schema()
+        with pytest.raises(CompactionError, match="procedure rewrite_data_files failed"):
+            procedures.rewrite_data_files(TableIdentifier.from_string(ORDERS), eager, schema=schema)

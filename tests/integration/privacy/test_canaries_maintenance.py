@@ -14,7 +14,8 @@ from support.spark_session import SMALL_MACHINE
 from support.table_facts import to_path
 
 from floe_dagster_iceberg.factory import create_iceberg_resources
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
+from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS
+from floe_dagster_iceberg.models import MaintenanceOperation
 
 pytestmark = pytest.mark.requirement("S2-FR-044")
 
@@ -60,8 +61,8 @@ def test_maintenance_tells_no_value_of_the_rows(
         assert bundle["pyspark"].spark_session is not None
 
     with DagsterInstance.local_temp(str(told.folder)) as instance:
-        for asset in MaintenanceAsset:
-            config = {} if asset is MaintenanceAsset.TABLE_HEALTH else {"engine": engine}
+        for asset in MAINTENANCE_ASSETS:
+            config = {} if asset is MaintenanceOperation.TABLE_HEALTH else {"engine": engine}
             run_asset(bundle.definitions(), asset.value, config, instance=instance)
 
     told.others["output"] = "".join(capfd.readouterr())

@@ -1,14 +1,17 @@
-"""Checks that refuse an operation before it changes anything. Each can be overridden by its name, and only so."""
+"""Guardrails refuse an operation before it changes anything. Each can be overridden, but only by its name."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
-from floe_dagster_iceberg.models import ExpiryPolicy, MaintenanceRail, OrphanPolicy
+from floe_dagster_iceberg.models import ExpiryPolicy, Guardrail, OrphanPolicy
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE, MIN_ORPHAN_AGE
 from floe_dagster_iceberg.models.quantities import format_duration
-from floe_dagster_iceberg.table.orphans import OrphanSearch
+
+if TYPE_CHECKING:
+    from floe_dagster_iceberg.table.orphans import OrphanSearch
 
 _GC_ENABLED = "gc.enabled"
 
@@ -17,90 +20,92 @@ def check_expiry(table: Table, policy: ExpiryPolicy) -> None:
     """Refuse an expiry that is too young, that governance forbids, or of a table whose files are not its own.
 
     Raises:
-        MaintenanceRefusedError: With the rail's name and what to do about it.
+        MaintenanceRefusedError: With the guardrail's name and what to do about it.
     """
-    rails = _Rails(table, policy.overrides)
+    guardrails = _Guardrails(table, policy.overrides)
     age, floor = format_duration(policy.max_age), policy.governance_min_age
-    rails.refuse_if(
-        MaintenanceRail.EXPIRY_AGE,
+    guardrails.refuse_if(
+        Guardrail.EXPIRY_AGE,
         policy.max_age < MIN_EXPIRY_AGE,
         f"max_age of {age} is below {format_duration(MIN_EXPIRY_AGE)}, so running readers would lose their snapshot; "
         "raise it",
     )
     if floor is not None:
-        rails.refuse_if(
-            MaintenanceRail.GOVERNANCE_RETENTION,
+        guardrails.refuse_if(
+            Guardrail.GOVERNANCE_RETENTION,
             policy.max_age < floor,
             f"max_age {age} is below the {format_duration(floor)} that governance demands; raise it",
         )
-    rails.refuse_without_gc()
+    guardrails.refuse_without_gc()
 
 
-def check_orphan_policy(table: Table, policy: OrphanPolicy, neighbours: Sequence[str]) -> None:
+def check_orphan_policy(table: Table, policy: OrphanPolicy, overlapping: Sequence[str]) -> None:
     """Refuse what can be refused before a file is listed.
 
     Args:
         table: The table.
         policy: What counts as an orphan.
-        neighbours: Other tables whose files lie in the same place.
+        overlapping: Other tables whose locations overlap with this one.
 
     Raises:
-        MaintenanceRefusedError: With the rail's name and what to do about it.
+        MaintenanceRefusedError: With the guardrail's name and what to do about it.
     """
-    rails = _Rails(table, policy.overrides)
-    rails.refuse_if(
-        MaintenanceRail.ORPHAN_AGE,
+    guardrails = _Guardrails(table, policy.overrides)
+    guardrails.refuse_if(
+        Guardrail.ORPHAN_AGE,
         policy.older_than < MIN_ORPHAN_AGE,
         f"older_than of {format_duration(policy.older_than)} is below {format_duration(MIN_ORPHAN_AGE)}, so files of "
         "running writers would count as orphans; raise it",
     )
-    rails.refuse_without_gc()
-    rails.refuse_if(
-        MaintenanceRail.SHARED_LOCATION,
-        bool(neighbours),
-        f"its location overlaps with that of {_some(neighbours)}, whose files would count as orphans; move one of them",
+    guardrails.refuse_without_gc()
+    guardrails.refuse_if(
+        Guardrail.SHARED_LOCATION,
+        bool(overlapping),
+        f"its location overlaps with that of {_some(overlapping)}, whose files would count as orphans; move one",
     )
 
 
-def check_orphans(table: Table, policy: OrphanPolicy, found: OrphanSearch) -> None:
+def check_orphans(table: Table, policy: OrphanPolicy, found: "OrphanSearch") -> None:
     """Refuse a search whose result looks like a mistake.
 
     Raises:
-        MaintenanceRefusedError: With the rail's name and what to do about it.
+        MaintenanceRefusedError: With the guardrail's name and what to do about it.
     """
-    rails = _Rails(table, policy.overrides)
-    rails.refuse_if(
-        MaintenanceRail.SHARED_LOCATION,
+    guardrails = _Guardrails(table, policy.overrides)
+    guardrails.refuse_if(
+        Guardrail.SHARED_LOCATION,
         bool(found.foreign_metadata),
         f"below its location lies the metadata of another table ({_some(found.foreign_metadata)}); move that table, "
-        "or delete its files if nobody needs it",
+        "or delete its files if they are no longer needed",
     )
-    rails.refuse_if(
-        MaintenanceRail.LOCATION_MISMATCH,
+    guardrails.refuse_if(
+        Guardrail.LOCATION_MISMATCH,
         bool(found.other_spellings),
         f"its metadata names {len(found.other_spellings)} of its files under another scheme or authority than its "
         f"location, such as {_some(found.other_spellings[:1])}; make the location agree",
     )
-    rails.refuse_if(
-        MaintenanceRail.ORPHAN_SHARE,
+    guardrails.refuse_if(
+        Guardrail.ORPHAN_SHARE,
         found.share > policy.max_share,
         f"{len(found.orphans.files)} of {found.objects} files, {found.share:.0%}, would count as orphans, more than "
         f"{policy.max_share:.0%}; check that its location is its own",
     )
 
 
-class _Rails:
-    def __init__(self, table: Table, overrides: Sequence[MaintenanceRail]) -> None:
+class _Guardrails:
+    def __init__(self, table: Table, overrides: Sequence[Guardrail]) -> None:
         self._table, self._overrides = table, overrides
 
-    def refuse_if(self, rail: MaintenanceRail, refused: bool, reason: str) -> None:  # noqa: FBT001 - it is the question
-        if refused and rail not in self._overrides:
+    def refuse_if(self, guardrail: Guardrail, refused: bool, reason: str) -> None:  # noqa: FBT001 - it is the condition
+        if refused and guardrail not in self._overrides:
             name = ".".join(self._table.name())
-            raise MaintenanceRefusedError(name, rail=rail.value, reason=f"{reason}, or name '{rail}' in overrides")
+            raise MaintenanceRefusedError(
+                name, rail=guardrail.value, reason=f"{reason}, or name '{guardrail}' in overrides"
+            )
 
     def refuse_without_gc(self) -> None:
         self.refuse_if(
-            MaintenanceRail.GC_DISABLED,
+            Guardrail.GC_DISABLED,
             self._table.properties.get(_GC_ENABLED, "true").lower() == "false",
             f"its property {_GC_ENABLED} is false, so its files may belong to another table too; set it to true if "
             "they do not",

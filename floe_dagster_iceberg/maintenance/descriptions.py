@@ -50,7 +50,9 @@ def _describe_work(result: MaintenanceResult) -> str:
             return f"{removed} moved to quarantine or deleted from it."
         case MaintenanceOperation.MANIFESTS:
             return f"{counted(result.files_removed, 'manifest')} became {result.files_added:,}."
-        case MaintenanceOperation.COMPACTION | MaintenanceOperation.POSITION_DELETES:
+        case (
+            MaintenanceOperation.COMPACTION | MaintenanceOperation.POSITION_DELETES | MaintenanceOperation.TABLE_HEALTH
+        ):
             return f"{removed} became {result.files_added:,} ({format_bytes(result.bytes_added)})."
         case _:
             assert_never(result.operation)

@@ -1,22 +1,29 @@
-"""Outcomes -> metadata that Dagster shows and plots over time. Numbers are totals over all tables."""
+"""Metadata of a maintenance run, which Dagster shows and plots over time; numbers are totals over all tables."""
 
+import base64
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from dagster import MetadataValue
 
-from floe_dagster_iceberg.maintenance.pictures import add_bars, draw_histogram
 from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySource
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
-from floe_dagster_iceberg.maintenance.table_runs import TableOutcome
-from floe_dagster_iceberg.models import FileSizeBin, MaintenanceResult, MaintenanceStatus, TableHealth
+from floe_dagster_iceberg.maintenance.runner import TableOutcome
+from floe_dagster_iceberg.models import (
+    FileSizeBin,
+    MaintenanceOperation,
+    MaintenanceResult,
+    MaintenanceStatus,
+    TableHealth,
+)
 from floe_dagster_iceberg.models.quantities import format_bytes
 from floe_dagster_iceberg.secrets import redact
 
-# A table of more rows helps nobody, and every event is kept in Dagster's database.
+# More rows would not be read, and every event is stored in Dagster's database.
 _MOST_ROWS = 200
-# What of a policy concerns an operation besides its own section, and what concerns a mere look.
+# The settings of a policy that are shown besides an operation's own section, and for a measurement.
 _RUN_SETTINGS = ("tables", "engine", "budget.", "dry_run")
 _HEALTH_SETTINGS = ("tables", "compaction.", "thresholds.")
+_TABLE_SOURCES = (PolicySource.TABLE, PolicySource.ICEBERG)
 
 _MEASURES: Mapping[str, Callable[[TableHealth], int | None]] = {
     "files": lambda health: health.data_files,
@@ -29,15 +36,15 @@ _MEASURES: Mapping[str, Callable[[TableHealth], int | None]] = {
 
 
 def build_operation_metadata(
-    which: MaintenanceAsset, outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
+    which: MaintenanceOperation, outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
 ) -> dict[str, MetadataValue]:
     """Metadata of an operation over many tables.
 
     Args:
-        which: The asset that did it.
-        outcomes: What became of each table.
-        policy: The policy where tables say nothing.
-        seconds: How long it all took.
+        which: The operation.
+        outcomes: The outcome of each table.
+        policy: The policy of tables without properties of their own.
+        seconds: Duration of the run.
     """
     befores, afters = [outcome.before for outcome in outcomes], [outcome.after for outcome in outcomes]
     metadata = {
@@ -59,7 +66,7 @@ def build_operation_metadata(
 def build_health_metadata(
     outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
 ) -> dict[str, MetadataValue]:
-    """Metadata of a look at many tables."""
+    """Metadata of a measurement of many tables."""
     healths = [outcome.health for outcome in outcomes]
     metadata = {
         **_counts(outcomes, seconds),
@@ -104,7 +111,7 @@ def _work(results: Sequence[MaintenanceResult]) -> dict[str, MetadataValue]:
         metadata["iceberg/planned_snapshots"] = MetadataValue.int(sum(plan.snapshots for plan in plans))
     if statements := [redact(result.statement) for result in results if result.statement]:
         metadata["iceberg/statements"] = MetadataValue.md("\n\n".join(f"```sql\n{text}\n```" for text in statements))
-    if overrides := sorted({rail.value for result in results for rail in result.overrides}):
+    if overrides := sorted({guardrail.value for result in results for guardrail in result.overrides}):
         metadata["iceberg/overrides"] = MetadataValue.text(", ".join(overrides))
     return metadata
 
@@ -170,10 +177,11 @@ def _policy_table(policy: EffectivePolicy, outcomes: Sequence[TableOutcome], rel
     for outcome in outcomes:
         if outcome.policy is None:
             continue
+        own = [name for name, source in outcome.policy.sources.items() if source in _TABLE_SOURCES]
         rows += [
             (f"{name} of {outcome.table}", value, source)
-            for name, value, source in outcome.policy.describe(relevant)
-            if source is PolicySource.TABLE or (source is PolicySource.ICEBERG and (name, value) not in values)
+            for name, value, source in outcome.policy.describe(tuple(own))
+            if name.startswith(relevant) and (source is PolicySource.TABLE or (name, value) not in values)
         ]
     return _markdown(("setting", "value", "decided by"), rows)
 
@@ -204,3 +212,75 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+_WIDTH, _HEIGHT, _MARGIN = 640, 220, 30
+_BEFORE, _AFTER, _TEXT = "#9aa5b1", "#4f43dd", "#7b8794"
+_LABELS: Final = {"before": _BEFORE, "after": _AFTER}
+
+Bars = Sequence[FileSizeBin]
+
+
+def add_bars(histograms: Sequence[Bars | None]) -> tuple[FileSizeBin, ...]:
+    """One histogram of several tables; those that were not measured are left out."""
+    files: dict[int | None, list[int]] = {}
+    for bar in (bar for bars in histograms if bars is not None for bar in bars):
+        counted = files.setdefault(bar.upper_bytes, [0, 0])
+        counted[0] += bar.files
+        counted[1] += bar.total_bytes
+    edges = sorted(files, key=lambda edge: float("inf") if edge is None else edge)
+    return tuple(FileSizeBin(upper_bytes=edge, files=files[edge][0], total_bytes=files[edge][1]) for edge in edges)
+
+
+def draw_histogram(before: Bars, after: Bars | None = None) -> str:
+    """Markdown with a picture of how many data files have which size; empty when there is nothing to draw.
+
+    Args:
+        before: The files as they were, or as they are when there is only one state.
+        after: The files as they are now.
+    """
+    if not before:
+        return ""
+    series = {"before": before, "after": after} if after else {"after": before}
+    picture = base64.b64encode(_svg({name: bars for name, bars in series.items() if bars}).encode()).decode()
+    return f"![Data files by size](data:image/svg+xml;base64,{picture})"
+
+
+def _svg(series: dict[str, Bars]) -> str:
+    names = _bin_names(next(iter(series.values())))
+    highest = max((bar.files for bars in series.values() for bar in bars), default=0) or 1
+    slot = (_WIDTH - 2 * _MARGIN) / len(names)
+    shapes = [_text(_MARGIN + (place + 0.5) * slot, _HEIGHT - 8, name) for place, name in enumerate(names)]
+    for order, (label, bars) in enumerate(series.items()):
+        width = slot * 0.7 / len(series)
+        for place, bar in enumerate(bars):
+            left = _MARGIN + place * slot + slot * 0.15 + order * width
+            shapes += _bar(left, width, bar.files, highest, _LABELS[label])
+        if len(series) > 1:
+            shapes.append(_text(_WIDTH - _MARGIN - 90 + 70 * order, 14, label, _LABELS[label]))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
+        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="11">{"".join(shapes)}</svg>'
+    )
+
+
+def _bar(left: float, width: float, files: int, highest: int, colour: str) -> list[str]:
+    room = _HEIGHT - 3 * _MARGIN
+    # A bar that stands for something is always seen.
+    height = 0.0 if files == 0 else max(2.0, files / highest * room)
+    top = _HEIGHT - _MARGIN - height
+    shape = f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
+    return [shape, _text(left + width / 2, top - 4, str(files), colour)] if files else []
+
+
+def _text(x: float, y: float, words: str, colour: str = _TEXT) -> str:
+    escaped = words.replace("&", "&amp;").replace("<", "&lt;")
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="{colour}">{escaped}</text>'
+
+
+def _bin_names(bars: Bars) -> list[str]:
+    lower, names = 0, []
+    for bar in bars:
+        names.append(f"≥ {format_bytes(lower)}" if bar.upper_bytes is None else f"< {format_bytes(bar.upper_bytes)}")
+        lower = bar.upper_bytes or lower
+    return names

@@ -1,4 +1,4 @@
-"""Asset checks that tell when the table behind a data asset needs care."""
+"""Asset checks that warn or fail when the table of an asset needs maintenance."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from dagster import (
 from floe_dagster_iceberg.asset_settings import AssetSettings, table_identifier
 from floe_dagster_iceberg.errors import FloeStorageError, NoSuchTableError
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring
+from floe_dagster_iceberg.maintenance.descriptions import format_setting
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
-from floe_dagster_iceberg.maintenance.pictures import draw_histogram
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
-from floe_dagster_iceberg.maintenance.table_runs import gain_of
-from floe_dagster_iceberg.maintenance.wording import format_setting
+from floe_dagster_iceberg.maintenance.report import draw_histogram
+from floe_dagster_iceberg.maintenance.runner import files_saved_per_mib
 from floe_dagster_iceberg.models import (
     HealthThresholds,
     MaintenanceOperation,
@@ -42,7 +42,7 @@ _FEWEST_FILES_FOR_A_SHARE: Final = 10
 
 @dataclass(frozen=True)
 class _Measure:
-    """One thing that a check looks at, its limits, and what mends it."""
+    """One measure of a check, its thresholds, and the operation that brings it down."""
 
     value: Callable[[TableHealth], float | None]
     threshold: Callable[[HealthThresholds], Threshold]
@@ -100,12 +100,12 @@ def build_health_checks(
     """Build a check of the table's health for every asset that is stored in Iceberg.
 
     A check warns above the first and fails above the second limit of `policy.thresholds`. It
-    never blocks what comes after it. Small files count only where compaction would put some
-    of them together. A table that is not there yet is healthy.
+    never blocks downstream assets. Small files count only where compaction would merge some
+    of them. A table that does not exist yet is healthy.
 
     Args:
         assets: The assets.
-        policy: Limits, and what counts as a small file; table properties may say otherwise.
+        policy: Thresholds, and what counts as a small file; table properties take precedence.
         iceberg_resource_key: Key of the `IcebergResource`.
         default_namespace: Namespace of assets whose key has one part, as of their IO manager.
     """
@@ -147,7 +147,7 @@ def _build_check(key: AssetKey, table: TableIdentifier, wiring: MaintenanceWirin
     @asset_check(
         asset=key,
         name=HEALTH_CHECK,
-        description=f"Whether the files and snapshots of '{table}' are in good order.",
+        description=f"Compares the files, snapshots and manifests of '{table}' with the thresholds of its policy.",
         required_resource_keys={wiring.iceberg_resource_key},
         metadata={"dagster/table_name": str(table)},
     )
@@ -155,39 +155,39 @@ def _build_check(key: AssetKey, table: TableIdentifier, wiring: MaintenanceWirin
         manager = getattr(context.op_execution_context.resources, wiring.iceberg_resource_key).table_manager
         try:
             policy = wiring.sources.resolve(table, manager.load_table(table).properties).policy
-            return _judge(TableMaintenance(manager), table, policy)
+            return _check(TableMaintenance(manager), table, policy)
         except NoSuchTableError:
-            return AssetCheckResult(passed=True, description=f"Table '{table}' is not there yet.")
+            return AssetCheckResult(passed=True, description=f"Table '{table}' does not exist yet.")
         except FloeStorageError as error:
-            # A look at a table must not fail the run that has just written it.
+            # A check must not fail the run that has just written the table.
             return AssetCheckResult(passed=False, severity=AssetCheckSeverity.WARN, description=redact(str(error)))
 
     return table_is_healthy
 
 
-def _judge(maintenance: TableMaintenance, table: TableIdentifier, policy: MaintenancePolicy) -> AssetCheckResult:
+def _check(maintenance: TableMaintenance, table: TableIdentifier, policy: MaintenancePolicy) -> AssetCheckResult:
     health = maintenance.health(table, policy)
-    faults = list(find_faults(health, policy.thresholds))
-    grave = any(fault.grave for fault in faults)
+    breaches = list(find_breaches(health, policy.thresholds))
+    grave = any(breach.grave for breach in breaches)
     return AssetCheckResult(
-        passed=not faults,
+        passed=not breaches,
         severity=AssetCheckSeverity.ERROR if grave else AssetCheckSeverity.WARN,
-        description="; ".join(fault.sentence for fault in faults) or f"Table '{table}' is in good order.",
+        description="; ".join(breach.sentence for breach in breaches) or f"Table '{table}' is healthy.",
         metadata={
             **_health_metadata(health),
-            **_remedy_metadata(maintenance, table, policy, {fault.remedy for fault in faults}),
+            **_remedy_metadata(maintenance, table, policy, {breach.remedy for breach in breaches}),
         },
     )
 
 
 @dataclass(frozen=True)
-class Fault:
-    """A measure above its limit.
+class ThresholdBreach:
+    """A measure above its threshold.
 
     Attributes:
         sentence: What is wrong, with the numbers.
         grave: Whether it is above the second limit too.
-        remedy: What mends it.
+        remedy: The operation that brings the measure down.
     """
 
     sentence: str
@@ -195,8 +195,8 @@ class Fault:
     remedy: MaintenanceOperation
 
 
-def find_faults(health: TableHealth, thresholds: HealthThresholds) -> Iterator[Fault]:
-    """Compare a table's state with the limits."""
+def find_breaches(health: TableHealth, thresholds: HealthThresholds) -> Iterator[ThresholdBreach]:
+    """Compare a table's state with the thresholds."""
     for name, measure in _MEASURES.items():
         value, limits = measure.value(health), measure.threshold(thresholds)
         if value is None or value <= limits.warn:
@@ -204,11 +204,11 @@ def find_faults(health: TableHealth, thresholds: HealthThresholds) -> Iterator[F
         limit = limits.error if value > limits.error else limits.warn
         found = measure.words.format(format_setting(name, value))
         sentence = f"{found}, more than {format_setting(name, limit)}: run {measure.remedy}"
-        yield Fault(sentence, value > limits.error, measure.remedy)
+        yield ThresholdBreach(sentence, value > limits.error, measure.remedy)
 
 
 def _if_work(health: TableHealth, value: float | None) -> float | None:
-    # What no compaction would mend, such as one small file in each partition, is no fault.
+    # What compaction would not change, such as one small file in each partition, is not reported.
     return value if health.partitions_needing_work else None
 
 
@@ -239,10 +239,10 @@ def _remedy_metadata(
     policy: MaintenancePolicy,
     remedies: set[MaintenanceOperation],
 ) -> dict[str, Any]:
-    """What would mend the table, and what compaction would gain; the sensor ranks tables by it."""
+    """The operations to run, and what compaction would save; the sensor ranks tables by it."""
     metadata: dict[str, Any] = {"iceberg/remedies": sorted(remedies)}
     if MaintenanceOperation.COMPACTION in remedies:
         plan = maintenance.plan(MaintenanceOperation.COMPACTION, table, policy)
-        metadata["iceberg/compaction_gain"] = gain_of(plan)
+        metadata["iceberg/compaction_gain"] = files_saved_per_mib(plan)
         metadata["iceberg/compaction_bytes"] = plan.input_bytes
     return metadata

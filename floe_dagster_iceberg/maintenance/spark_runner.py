@@ -1,23 +1,22 @@
 """Plans carried out by Spark's procedures."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
-from typing import TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 from pyiceberg.table import Table
 
-from floe_dagster_iceberg.errors import CommitConflictError
-from floe_dagster_iceberg.maintenance.tasks import NOTHING_LEFT, Task, Work
-from floe_dagster_iceberg.models import MaintenanceOperation, MaintenancePlan
+from floe_dagster_iceberg.errors import CommitConflictError, CompactionError
+from floe_dagster_iceberg.maintenance.task import Task
+from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenancePlan, MaintenanceResult
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.spark.maintenance import ProcedureAnswer, SparkProcedures, SparkProvider
 from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_manifests
 from floe_dagster_iceberg.table.commit import CommitBudget
 from floe_dagster_iceberg.table.expiry import ExpiryPlan, Retention, plan_expiry
 from floe_dagster_iceberg.table.expiry_run import delete_old_metadata, to_retention
-from floe_dagster_iceberg.table.health import to_group_limits
-from floe_dagster_iceberg.table.maintenance_marks import bytes_added_since, mark_table
+from floe_dagster_iceberg.table.file_groups import to_group_limits
+from floe_dagster_iceberg.table.maintenance_marks import bytes_added_since, last_run_property
 from floe_dagster_iceberg.table.metadata_session import table_name
 from floe_dagster_iceberg.table.session import to_identifier
 
@@ -31,7 +30,7 @@ class SparkRun:
         task: The task; its table is refreshed in place.
         provider: Returns the session.
         budget: How often to try against other writers.
-        progress: Told what Spark begins, and what it has done.
+        progress: Called with a line of text about what Spark begins, and what it has done.
         snapshot_properties: Kept in every snapshot that is made; through Spark Connect none can be.
     """
 
@@ -47,13 +46,13 @@ class SparkRun:
         self._identifier = to_identifier(task.table)
         self._procedures = SparkProcedures(provider(), task.table.catalog.name, snapshot_properties)
 
-    def run(self, plan: MaintenancePlan) -> Work:
+    def run(self, plan: MaintenancePlan) -> MaintenanceResult:
         """Carry out a plan.
 
         Raises:
             CommitConflictError: Other writers won more often than the budget allows; nothing was changed.
         """
-        self._tell(f"Spark begins {self._task.operation} of {self._identifier}: {plan.summary}")
+        self._log(f"Spark starts {self._task.operation} of {self._identifier}: {plan.summary}")
         match self._task.operation:
             case MaintenanceOperation.COMPACTION:
                 return self._compact()
@@ -63,8 +62,8 @@ class SparkRun:
                 return self._rewrite_manifests()
             case MaintenanceOperation.SNAPSHOT_EXPIRY:
                 return self._expire(plan)
-            case MaintenanceOperation.ORPHAN_FILES:
-                raise AssertionError("Spark only looks for orphans; moving them is ours")
+            case MaintenanceOperation.ORPHAN_FILES | MaintenanceOperation.TABLE_HEALTH:
+                raise AssertionError(f"Spark is never asked for {self._task.operation}")
             case _:
                 assert_never(self._task.operation)
 
@@ -72,59 +71,59 @@ class SparkRun:
         """Where Spark sees orphans."""
         return self._procedures.find_orphan_files(self._identifier, older_than=older_than)
 
-    def _compact(self) -> Work:
+    def _compact(self) -> MaintenanceResult:
         policy, table = self._task.policy.compaction, self._table
         row_filter, before = to_group_limits(table, policy).row_filter, table.metadata
-        answer = self._persist(
+        answer = self._retry(
             lambda: self._procedures.rewrite_data_files(
                 self._identifier, policy, schema=table.schema(), row_filter=row_filter
             )
         )
-        if not (rewritten := answer.count("rewritten_data_files_count")):
-            return replace(NOTHING_LEFT, statement=answer.statement)
-        return Work(
-            files_removed=rewritten,
+        if failed := answer.count("failed_data_files_count"):
+            raise CompactionError(
+                f"Spark could not rewrite {failed} files of '{self._identifier}'. Its log has the cause; what it "
+                "committed stays.",
+                table=self._identifier,
+            )
+        return self._result(
+            answer,
+            files_removed=answer.count("rewritten_data_files_count"),
             bytes_removed=answer.count("rewritten_bytes_count"),
             files_added=answer.count("added_data_files_count"),
             bytes_added=bytes_added_since(before, table.metadata, MaintenanceOperation.COMPACTION),
-            statement=answer.statement,
         )
 
-    def _rewrite_deletes(self) -> Work:
+    def _rewrite_deletes(self) -> MaintenanceResult:
         policy = self._task.policy.compaction
-        answer = self._persist(lambda: self._procedures.rewrite_position_delete_files(self._identifier, policy))
-        if not (rewritten := answer.count("rewritten_delete_files_count")):
-            return replace(NOTHING_LEFT, statement=answer.statement)
-        return Work(
-            files_removed=rewritten,
+        answer = self._retry(lambda: self._procedures.rewrite_position_delete_files(self._identifier, policy))
+        return self._result(
+            answer,
+            files_removed=answer.count("rewritten_delete_files_count"),
             bytes_removed=answer.count("rewritten_bytes_count"),
             files_added=answer.count("added_delete_files_count"),
             bytes_added=answer.count("added_bytes_count"),
-            statement=answer.statement,
         )
 
-    def _rewrite_manifests(self) -> Work:
+    def _rewrite_manifests(self) -> MaintenanceResult:
         before = _manifest_bytes(self._table)
-        answer = self._persist(lambda: self._procedures.rewrite_manifests(self._identifier))
-        if not (rewritten := answer.count("rewritten_manifests_count")):
-            return replace(NOTHING_LEFT, statement=answer.statement)
+        answer = self._retry(lambda: self._procedures.rewrite_manifests(self._identifier))
         after = _manifest_bytes(self._table)
-        return Work(
-            files_removed=rewritten,
+        return self._result(
+            answer,
+            files_removed=answer.count("rewritten_manifests_count"),
             bytes_removed=sum(size for path, size in before.items() if path not in after),
             files_added=answer.count("added_manifests_count"),
             bytes_added=sum(size for path, size in after.items() if path not in before),
-            statement=answer.statement,
         )
 
-    def _expire(self, plan: MaintenancePlan) -> Work:
+    def _expire(self, plan: MaintenancePlan) -> MaintenanceResult:
         policy, table = self._task.policy.expiry, self._table
         retention = to_retention(policy, self._task.now, table=str(self._identifier))
         expired, deleted, statement = 0, 0, None
         # The metadata gets smaller with each batch, so the loop ends.
         while True:
             try:
-                batch, answer = self._persist(lambda: self._expire_batch(retention))
+                batch, answer = self._retry(lambda: self._expire_batch(retention))
             except CommitConflictError:
                 if not expired:
                     raise
@@ -134,22 +133,31 @@ class SparkRun:
             if answer is None or not (gone or batch.refs):
                 break
             expired, deleted, statement = expired + gone, deleted + answer.total("deleted_"), answer.statement
-            self._tell(f"{expired} snapshots expired, {deleted} files deleted")
+            self._log(f"{expired} snapshots expired, {deleted} files deleted")
             if batch.is_complete:
                 break
         if policy.min_interval and expired:
-            marks = mark_table(MaintenanceOperation.SNAPSHOT_EXPIRY, self._task.now)
-            self._procedures.set_properties(self._identifier, marks)
+            last_run = last_run_property(MaintenanceOperation.SNAPSHOT_EXPIRY, self._task.now)
+            self._procedures.set_properties(self._identifier, last_run)
         old = delete_old_metadata(table, policy, self._task.now)
-        if not expired and not old.files:
-            return NOTHING_LEFT
         as_planned = deleted + old.files == plan.input_files
-        return Work(
+        return self._task.result(
+            MaintenanceEngine.SPARK,
+            done=bool(expired or old.files),
             files_removed=deleted + old.files,
-            # The procedure tells no bytes. Those of the plan are right if it deleted as many files.
+            # The procedure reports no bytes. Those of the plan are right if it deleted as many files.
             bytes_removed=plan.input_bytes if as_planned else old.total_bytes,
             snapshots_expired=expired,
             statement=statement,
+        )
+
+    def _result(self, answer: ProcedureAnswer, *, files_removed: int, **work: Any) -> MaintenanceResult:
+        return self._task.result(
+            MaintenanceEngine.SPARK,
+            done=bool(files_removed),
+            statement=answer.statement,
+            files_removed=files_removed,
+            **work,
         )
 
     def _expire_batch(self, retention: Retention) -> tuple[ExpiryPlan, ProcedureAnswer | None]:
@@ -160,8 +168,8 @@ class SparkRun:
             return batch, None
         return batch, self._procedures.expire_snapshots(self._identifier, batch.snapshot_ids)
 
-    def _persist(self, call: Callable[[], T]) -> T:
-        """Call again when other writers were faster, with the table as it is then."""
+    def _retry(self, call: Callable[[], T]) -> T:
+        """Call again when another writer committed first, with the table as it is then."""
         for attempt in range(1, self._budget.retries + 2):
             try:
                 answer = call()
@@ -174,7 +182,7 @@ class SparkRun:
             return answer
         raise AssertionError("the last attempt returns or raises")
 
-    def _tell(self, words: str) -> None:
+    def _log(self, words: str) -> None:
         if self._progress is not None:
             self._progress(words)
 

@@ -1,4 +1,4 @@
-"""One operation over many tables: each by its own policy, none in the way of another."""
+"""One operation over many tables, each by its own policy; a table that fails does not stop the others."""
 
 import time
 from collections.abc import Sequence
@@ -7,11 +7,10 @@ from logging import Logger
 from typing import TYPE_CHECKING, Final
 
 from floe_dagster_iceberg.errors import FloeStorageError
+from floe_dagster_iceberg.maintenance.descriptions import describe_result
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySources
-from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset
 from floe_dagster_iceberg.maintenance.table_selection import select_tables
-from floe_dagster_iceberg.maintenance.wording import describe_result
 from floe_dagster_iceberg.models import (
     HealthTier,
     MaintenanceBudget,
@@ -30,13 +29,6 @@ if TYPE_CHECKING:
     # It brings PyIceberg and Arrow along, seconds that loading must not cost.
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
-_OPERATIONS: Final = {
-    MaintenanceAsset.TABLE_HEALTH: (),
-    MaintenanceAsset.COMPACTION: (MaintenanceOperation.COMPACTION, MaintenanceOperation.POSITION_DELETES),
-    MaintenanceAsset.SNAPSHOT_EXPIRY: (MaintenanceOperation.SNAPSHOT_EXPIRY,),
-    MaintenanceAsset.MANIFESTS: (MaintenanceOperation.MANIFESTS,),
-    MaintenanceAsset.ORPHAN_FILES: (MaintenanceOperation.ORPHAN_FILES,),
-}
 # From the worst to the best that can be said of a table on which several operations ran.
 _BY_WEIGHT: Final = (
     MaintenanceStatus.FAILED,
@@ -48,14 +40,14 @@ _BY_WEIGHT: Final = (
 
 @dataclass(frozen=True)
 class TableOutcome:
-    """What became of one table in a run.
+    """The outcome of one table in a run.
 
     Attributes:
         table: Name of the table.
         status: How it ended.
         note: What was done, or why nothing was, in one sentence.
         results: What each operation reports.
-        health: The table's state, when that was all that was asked for.
+        health: The table's state, if it was only measured.
         policy: The policy that applied.
     """
 
@@ -90,13 +82,13 @@ class MaintenanceRun:
         asset: Which one.
         manager: The tables' manager.
         maintenance: What does the work.
-        sources: Who decides how.
-        log: Where progress is told.
+        sources: Where the policy comes from.
+        log: Logger of the run.
     """
 
     def __init__(
         self,
-        asset: MaintenanceAsset,
+        asset: MaintenanceOperation,
         manager: "IcebergTableManager",
         maintenance: TableMaintenance,
         sources: PolicySources,
@@ -115,7 +107,7 @@ class MaintenanceRun:
             spent = budget.spent_on
             outcome = self._operate_on(candidate, budget) if spent is None else _skipped(candidate, spent)
             budget.note(outcome)
-            self._tell(f"{number} of {len(ranked)}", outcome)
+            self._log_outcome(f"{number} of {len(ranked)}", outcome)
             outcomes.append(outcome)
         return outcomes
 
@@ -124,7 +116,7 @@ class MaintenanceRun:
         candidates, outcomes = self._prepare()
         for number, candidate in enumerate(candidates, start=1):
             outcome = self._measure(candidate, tier)
-            self._tell(f"{number} of {len(candidates)}", outcome)
+            self._log_outcome(f"{number} of {len(candidates)}", outcome)
             outcomes.append(outcome)
         return outcomes
 
@@ -133,7 +125,7 @@ class MaintenanceRun:
         candidates, outcomes = self._prepare()
         for number, candidate in enumerate(candidates, start=1):
             outcome = self._restore(candidate)
-            self._tell(f"{number} of {len(candidates)}", outcome)
+            self._log_outcome(f"{number} of {len(candidates)}", outcome)
             outcomes.append(outcome)
         return outcomes
 
@@ -150,8 +142,8 @@ class MaintenanceRun:
                 candidates.append(prepared)
             else:
                 outcomes.append(prepared)
-                self._tell("not begun", prepared)
-        self._log.info(f"{self._asset}: {counted(len(candidates), 'table')} to look at, {len(outcomes)} left out.")
+                self._log_outcome("not started", prepared)
+        self._log.info(f"{self._asset}: {counted(len(candidates), 'table')} selected, {len(outcomes)} skipped.")
         return candidates, outcomes
 
     def _prepare_table(self, table: TableIdentifier) -> _Candidate | TableOutcome:
@@ -165,20 +157,17 @@ class MaintenanceRun:
         candidate = _Candidate(table, policy)
         if loaded.metadata.current_snapshot_id is None:
             return _skipped(candidate, "The table is empty.")
-        section = self._asset.policy_section
-        if self._asset is not MaintenanceAsset.TABLE_HEALTH and not getattr(policy.policy, section).enabled:
-            return _skipped(candidate, f"Switched off by {policy.sources[f'{section}.enabled']}.")
+        if not policy.policy.section_of(self._asset).enabled:
+            return _skipped(candidate, f"Switched off by {policy.sources[f'{self._asset.policy_section}.enabled']}.")
         return candidate
 
     def _operate_on(self, candidate: _Candidate, budget: "_Budget") -> TableOutcome:
         policy = candidate.policy.policy.model_copy(update={"budget": budget.left})
-        results: list[MaintenanceResult] = []
-        for operation in _OPERATIONS[self._asset]:
-            if operation is not MaintenanceOperation.POSITION_DELETES or _has_deletes_to_rewrite(policy, results[-1]):
-                results.append(self._maintenance.execute(operation, candidate.table, policy))
+        results = [self._maintenance.execute(self._asset, candidate.table, policy)]
+        if self._asset is MaintenanceOperation.COMPACTION and _has_deletes_to_rewrite(policy, results[0]):
+            results.append(self._maintenance.execute(MaintenanceOperation.POSITION_DELETES, candidate.table, policy))
         status = min((result.status for result in results), key=_BY_WEIGHT.index)
-        told = [result for result in results if result.status is status]
-        note = " ".join(describe_result(result) for result in told)
+        note = " ".join(describe_result(result) for result in results if result.status is status)
         return TableOutcome(str(candidate.table), status, note, results, policy=candidate.policy)
 
     def _measure(self, candidate: _Candidate, tier: HealthTier) -> TableOutcome:
@@ -206,7 +195,7 @@ class MaintenanceRun:
 
     def _ranked(self, candidates: Sequence[_Candidate]) -> Sequence[_Candidate]:
         """Where bytes are limited, those first that lose the most files for each byte that is rewritten."""
-        if self._asset is not MaintenanceAsset.COMPACTION or self.policy.policy.budget.max_rewrite_bytes is None:
+        if self._asset is not MaintenanceOperation.COMPACTION or self.policy.policy.budget.max_rewrite_bytes is None:
             return candidates
         return sorted(candidates, key=self._gain, reverse=True)
 
@@ -214,11 +203,11 @@ class MaintenanceRun:
         try:
             plan = self._maintenance.plan(MaintenanceOperation.COMPACTION, candidate.table, candidate.policy.policy)
         except FloeStorageError:
-            # Its turn will come, and will say what is wrong with it.
+            # The same error is reported when it is the table's turn.
             return 0.0
-        return gain_of(plan)
+        return files_saved_per_mib(plan)
 
-    def _tell(self, progress: str, outcome: TableOutcome) -> None:
+    def _log_outcome(self, progress: str, outcome: TableOutcome) -> None:
         message = f"{self._asset}, {progress}: {outcome.table} {outcome.status}. {outcome.note}"
         if outcome.status is MaintenanceStatus.FAILED:
             self._log.error(message)
@@ -242,13 +231,13 @@ class _Budget:
 
     @property
     def spent_on(self) -> str | None:
-        """Why no further table is begun, or None."""
+        """Why no further table is started, or None."""
         seconds, time_limit = time.monotonic() - self._started, self._given.max_duration
         if time_limit is not None and seconds >= time_limit.total_seconds():
-            return f"The run's time of {format_duration(time_limit)} is used up; its turn comes with the next run."
+            return f"The run's time of {format_duration(time_limit)} is used up; the next run continues."
         given = self._given.max_rewrite_bytes
         if given is not None and self._rewritten >= given:
-            return f"The run's budget of {format_bytes(given)} is used up; its turn comes with the next run."
+            return f"The run's budget of {format_bytes(given)} is used up; the next run continues."
         return None
 
     def note(self, outcome: TableOutcome) -> None:
@@ -267,7 +256,7 @@ def _has_deletes_to_rewrite(policy: MaintenancePolicy, compacted: MaintenanceRes
     return policy.compaction.rewrite_position_deletes and health is not None and health.delete_files > 0
 
 
-def gain_of(plan: MaintenancePlan) -> float:
+def files_saved_per_mib(plan: MaintenancePlan) -> float:
     """Files that compaction would save for each MiB it rewrites; 0 when it would do nothing."""
     if not plan.is_actionable:
         return 0.0

@@ -1,29 +1,31 @@
-"""One operation on one table, before anybody knows what is to be done."""
+"""One operation on one table, and what planning reads of the table."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table
 
-from floe_dagster_iceberg.maintenance.sections import policy_of
 from floe_dagster_iceberg.models import (
     MaintenanceEngine,
     MaintenanceOperation,
     MaintenancePlan,
     MaintenancePolicy,
+    MaintenanceResult,
     PlanReason,
     TableIdentifier,
 )
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
 from floe_dagster_iceberg.models.quantities import format_duration
 from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.table.health import LiveFiles, read_live_files
+from floe_dagster_iceberg.table.file_groups import FileGroup, plan_groups, to_group_limits
+from floe_dagster_iceberg.table.live_files import LiveFiles, read_live_files
 from floe_dagster_iceberg.table.maintenance_marks import last_run
-from floe_dagster_iceberg.table.quarantine import load_quarantines
-from floe_dagster_iceberg.table.reachability import ReadManifests
 from floe_dagster_iceberg.table.session import to_identifier
+
+if TYPE_CHECKING:
+    from floe_dagster_iceberg.table.reachability import ReadManifests
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Task:
         table: The table, as it is now.
         operation: The operation.
         policy: How it is to be done.
-        now: The moment from which ages are counted.
-        has_spark: Whether there is a Spark session to be had.
+        now: The time from which ages are counted.
+        has_spark: Whether a Spark session is available.
     """
 
     table: Table
@@ -55,14 +57,22 @@ class Task:
         return read_live_files(self.table)
 
     @cached_property
-    def manifests(self) -> ReadManifests:
+    def file_groups(self) -> list[FileGroup]:
+        """The data files worth rewriting, found once for the plan, for its execution and for the state before it."""
+        policy, table = self.policy.compaction, self.table
+        return plan_groups(self.live.changes, table.metadata, policy.to_strategy(), to_group_limits(table, policy))
+
+    @cached_property
+    def manifests(self) -> "ReadManifests":
         """Manifests of expiring snapshots, read for the plan and not again for what follows it."""
+        from floe_dagster_iceberg.table.reachability import ReadManifests  # noqa: PLC0415 - only expiry needs it
+
         return ReadManifests(self.table.io)
 
     @property
     def own_policy(self) -> OperationPolicy:
         """The part of the policy that is about this operation."""
-        return policy_of(self.operation, self.policy)
+        return self.policy.section_of(self.operation)
 
     def plan(
         self,
@@ -87,42 +97,24 @@ class Task:
         """A plan that leaves the table as it is, because it is fine."""
         return self.plan(PlanReason.BELOW_THRESHOLD, summary, **fields)
 
+    def result(self, engine: MaintenanceEngine, *, done: bool, **work: Any) -> MaintenanceResult:
+        """What an engine did for this task; skipped unless it is `done`."""
+        return MaintenanceResult.of_work(
+            self.identifier, self.operation, started_at=self.now, done=done, engine=engine, **work
+        )
+
     def blocked(self, why: str, **fields: Any) -> MaintenancePlan:
-        """A plan that leaves the table as it is, because something stands in the way."""
+        """A plan that leaves the table as it is, because a guardrail or a missing engine blocks it."""
         return self.plan(PlanReason.BLOCKED, "", blocked_by=why, **fields)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What was done, in the words of `MaintenanceResult`.
-
-    Attributes:
-        lost: Why nothing was done although it was planned; None when it was done.
-    """
-
-    files_removed: int = 0
-    bytes_removed: int = 0
-    files_added: int = 0
-    bytes_added: int = 0
-    snapshots_expired: int = 0
-    statement: str | None = None
-    lost: str | None = None
-
-    def to_result_fields(self) -> dict[str, Any]:
-        """What a result takes over."""
-        return {name: value for name, value in vars(self).items() if name != "lost"}
-
-
-NOTHING_LEFT: Final = Work(lost="another process has done it meanwhile")
 
 
 def too_early(task: Task) -> MaintenancePlan | None:
     """The plan of an operation that is switched off or was done a short while ago; None when it may go on."""
     own, compaction = task.own_policy, task.policy.compaction
     if not own.enabled:
-        return task.blocked("The policy switches it off. Set enabled to true to have it done.")
+        return task.blocked("The policy disables it. Set enabled to true.")
     if task.operation is MaintenanceOperation.POSITION_DELETES and not compaction.rewrite_position_deletes:
-        return task.blocked("The policy switches it off. Set rewrite_position_deletes to true to have it done.")
+        return task.blocked("The policy disables it. Set rewrite_position_deletes to true.")
     if not own.min_interval:
         return None
     last = _last_run(task)
@@ -130,12 +122,14 @@ def too_early(task: Task) -> MaintenancePlan | None:
         return None
     return task.plan(
         PlanReason.MIN_INTERVAL,
-        f"Last done {last:%Y-%m-%d %H:%M} UTC; the policy waits {format_duration(own.min_interval)} in between.",
+        f"Last run {last:%Y-%m-%d %H:%M} UTC; min_interval is {format_duration(own.min_interval)}.",
     )
 
 
 def _last_run(task: Task) -> datetime | None:
     if task.operation is not MaintenanceOperation.ORPHAN_FILES:
         return last_run(task.table.metadata, task.operation)
+    from floe_dagster_iceberg.table.quarantine import load_quarantines  # noqa: PLC0415 - only orphans need it
+
     with translated(task.table.catalog.name, table=".".join(task.table.name())):
         return max((quarantine.created_at for quarantine in load_quarantines(task.table)), default=None)
