@@ -21,9 +21,9 @@ from floe_dagster_iceberg.models.quantities import format_duration
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.health import LiveFiles, read_live_files
 from floe_dagster_iceberg.table.maintenance_marks import last_run
+from floe_dagster_iceberg.table.names import to_identifier
 from floe_dagster_iceberg.table.quarantine import load_quarantines
 from floe_dagster_iceberg.table.reachability import ReadManifests
-from floe_dagster_iceberg.table.session import to_identifier
 
 
 @dataclass(frozen=True)

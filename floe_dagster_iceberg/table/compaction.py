@@ -37,9 +37,10 @@ from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot
 from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.table.file_groups import FileGroup, GroupLimits, plan_groups, share_out
 from floe_dagster_iceberg.table.maintenance_marks import mark_snapshot
+from floe_dagster_iceberg.table.names import TableRef, to_identifier
 from floe_dagster_iceberg.table.read_ahead import in_larger_pieces, read_ahead
 from floe_dagster_iceberg.table.row_removal import read_task, tasks_for
-from floe_dagster_iceberg.table.session import CatalogSession, TableRef, table_attributes, to_identifier
+from floe_dagster_iceberg.table.session import CatalogSession, table_attributes
 from floe_dagster_iceberg.table.uncommitted import UncommittedFiles
 from floe_dagster_iceberg.telemetry import tell_maintenance, traced
 
@@ -194,7 +195,7 @@ class _Rewriting:
             mark |= self.snapshot_properties
             opened = {manifest.manifest_path: entries for manifest, entries in live.opened}
             stage = _Replacement(table, base.snapshot_id, metadata, opened, removed, added, snapshot_id, files, mark)
-            commit(table, stage, budget=self.budget, snapshot_id=snapshot_id, on_lost_answer=files.keep_attempt)
+            commit(table, stage, budget=self.budget, snapshot_id=snapshot_id, on_lost_response=files.response_lost)
         return FileRewrite(removed, added)
 
     def _write(

@@ -17,7 +17,7 @@ from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries,
 from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.table.file_groups import GroupLimits, plan_groups
 from floe_dagster_iceberg.table.filters import to_row_filter
-from floe_dagster_iceberg.table.session import to_identifier
+from floe_dagster_iceberg.table.names import to_identifier
 
 _MIB = 1024 * 1024
 # Upper edges of the histogram's bars; what is larger goes into a last bar without an edge.

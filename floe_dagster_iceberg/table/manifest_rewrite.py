@@ -106,10 +106,10 @@ def rewrite_manifests(
                 rewriting.stage,
                 budget=budget,
                 snapshot_id=rewriting.snapshot_id,
-                on_lost_answer=rewriting.outcome.lose_answer,
+                on_lost_response=rewriting.outcome.response_lost,
             )
         except BaseException as error:
-            if not rewriting.outcome.may_be_there(error):
+            if not rewriting.outcome.may_have_committed(error):
                 rewriting.discard()
             raise
     return rewriting.result
@@ -127,7 +127,7 @@ class _Rewriting:
         self.outcome = Outcome()
 
     def stage(self, transaction: TableTransaction) -> None:
-        self.outcome.plan()
+        self.outcome.next_attempt()
         metadata, io = transaction.table_metadata, self._table.io
         head = head_of(metadata, MAIN_BRANCH, table_name(self._table))
         manifests = read_manifests(head, io)

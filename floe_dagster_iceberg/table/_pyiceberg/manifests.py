@@ -12,8 +12,8 @@ from pyiceberg.typedef import Record
 
 from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
 from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries
-from floe_dagster_iceberg.table.data_files import delete_files
 from floe_dagster_iceberg.table.file_changes import FileChanges
+from floe_dagster_iceberg.table.stored_files import delete_files
 
 
 class ManifestRewriter:
