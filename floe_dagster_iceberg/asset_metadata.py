@@ -5,59 +5,57 @@ from typing import TYPE_CHECKING
 
 from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
 
-from floe_dagster_iceberg.models import SnapshotInfo, TableIdentifier, WriteMode
+from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.telemetry import TRACE_ID_PROPERTY
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.types import NestedField
 
-    from floe_dagster_iceberg.table.deposit import Deposited
+    from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
 
 STORAGE_KIND = "iceberg"
 
 
 def build_output_metadata(
-    deposited: "Deposited", table: TableIdentifier, *, mode: WriteMode, partitions: int, seconds: float
+    result: "TableWriteResult", write: "TableWrite", *, partitions: int, seconds: float
 ) -> Mapping[str, MetadataValue]:
     """Metadata of a materialization; counts come from the commit, never from another scan.
 
     Args:
-        deposited: What the write did.
-        table: The table.
-        mode: How rows were written.
+        result: What the write did.
+        write: What was to be result.
         partitions: How many Dagster partitions were written; 0 without partitions.
         seconds: How long it took.
     """
-    written = deposited.written
-    snapshot = SnapshotInfo.from_pyiceberg_snapshot(written.snapshot)
+    snapshot = result.snapshot
     metadata: dict[str, MetadataValue] = {
-        **build_table_metadata(table),
-        "dagster/column_schema": MetadataValue.table_schema(build_column_schema(written.table)),
+        **build_table_metadata(write.table),
+        "dagster/column_schema": MetadataValue.table_schema(build_column_schema(result.table)),
         "dagster/row_count": MetadataValue.int(snapshot.total_records),
         "dagster/storage_kind": MetadataValue.text(STORAGE_KIND),
-        "dagster/uri": MetadataValue.text(written.table.location()),
+        "dagster/uri": MetadataValue.text(result.table.location()),
         "iceberg/snapshot_id": MetadataValue.text(str(snapshot.snapshot_id)),
         "iceberg/operation": MetadataValue.text(snapshot.operation.value),
-        "iceberg/write_mode": MetadataValue.text(mode.value),
+        "iceberg/write_mode": MetadataValue.text(write.mode.value),
         "iceberg/added_files": MetadataValue.int(snapshot.added_files),
         "iceberg/deleted_files": MetadataValue.int(snapshot.deleted_files),
         "iceberg/added_bytes": MetadataValue.int(snapshot.added_bytes),
-        "iceberg/schema_evolved": MetadataValue.bool(bool(written.schema_changes)),
-        "iceberg/schema_changes": MetadataValue.json(list(written.schema_changes)),
-        "iceberg/rows_dropped": MetadataValue.int(written.rows_dropped),
-        "iceberg/commit_attempts": MetadataValue.int(written.attempts),
+        "iceberg/schema_evolved": MetadataValue.bool(bool(result.schema_changes)),
+        "iceberg/schema_changes": MetadataValue.json(list(result.schema_changes)),
+        "iceberg/rows_dropped": MetadataValue.int(result.rows_dropped),
+        "iceberg/commit_attempts": MetadataValue.int(result.attempts),
         "iceberg/duration": MetadataValue.float(round(seconds, 3)),
     }
     if (trace_id := snapshot.summary.get(TRACE_ID_PROPERTY)) is not None:
         metadata["iceberg/trace_id"] = MetadataValue.text(trace_id)
-    if written.rows_outside:
-        metadata["iceberg/rows_outside_partition"] = MetadataValue.int(written.rows_outside)
-    if partitions == 1 and mode is WriteMode.OVERWRITE and written.rows is not None:
+    if result.rows_outside:
+        metadata["iceberg/rows_outside_partition"] = MetadataValue.int(result.rows_outside)
+    if partitions == 1 and write.mode is WriteMode.OVERWRITE and result.rows is not None:
         # Of several partitions, and after an append or upsert, only another scan could tell.
-        outside = written.rows_outside - written.rows_dropped
-        metadata["dagster/partition_row_count"] = MetadataValue.int(written.rows - outside)
-    if deposited.deduplicated:
+        outside = result.rows_outside - result.rows_dropped
+        metadata["dagster/partition_row_count"] = MetadataValue.int(result.rows - outside)
+    if result.deduplicated:
         metadata["iceberg/deduplicated"] = MetadataValue.bool(value=True)
     return metadata
 

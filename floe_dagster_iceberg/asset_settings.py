@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypedDict, Unpack
+from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, TypedDict, Unpack
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pydantic
@@ -19,6 +19,7 @@ from floe_dagster_iceberg.models.writing import (
     CommitStrategy,
     EvolutionMode,
     RowFilter,
+    RowsOutside,
     WriteConfig,
     WriteMode,
 )
@@ -71,7 +72,6 @@ def _known_timezone(name: str) -> str:
 
 Columns: TypeAlias = Annotated[tuple[ColumnName, ...], BeforeValidator(_one_or_more), AfterValidator(_each_once)]
 Properties: TypeAlias = Annotated[dict[str, str], BeforeValidator(_texts)]
-RowsOutsidePartition: TypeAlias = Literal["error", "drop", "allow"]
 SpecSetting: TypeAlias = Annotated[
     PartitionLayout | PartitionSpec | None,
     BeforeValidator(_read_partition_spec),
@@ -132,7 +132,7 @@ class AssetSettings(_Settings):
     branch: str | None = Field(
         default=None, min_length=1, alias="iceberg/branch", description="Branch to write to; main if not given."
     )
-    rows_outside_partition: RowsOutsidePartition | None = Field(
+    rows_outside_partition: RowsOutside | None = Field(
         default=None,
         alias="iceberg/rows_outside_partition",
         description="What happens to rows that do not belong to the partition being written.",
@@ -160,7 +160,8 @@ class AssetSettings(_Settings):
         for key in self.snapshot_properties:
             if key.startswith(_WRITTEN_BY_US):
                 raise ValueError(f"snapshot property '{key}' is written by this package: choose another name")
-        WriteConfig(snapshot_properties=self.snapshot_properties)
+        if self.snapshot_properties:
+            WriteConfig(snapshot_properties=self.snapshot_properties)
         return self
 
     @classmethod
@@ -242,7 +243,7 @@ class SettingsArguments(TypedDict, total=False):
     properties: Mapping[str, object]
     sort_by: str | Sequence[str]
     branch: str
-    rows_outside_partition: RowsOutsidePartition
+    rows_outside_partition: RowsOutside
     commit_strategy: CommitStrategy | str
     snapshot_properties: Mapping[str, object]
     naive_timezone: str

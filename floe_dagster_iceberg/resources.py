@@ -6,11 +6,12 @@ connection.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from dagster import Config, ConfigurableResource, EnvVar, InitResourceContext
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.connections import Connection, ConnectionSettings, open_connection
@@ -121,6 +122,7 @@ class IcebergResource(ConfigurableResource[Any]):
     manager: TableManagerSettings = Field(
         default_factory=TableManagerSettings, description="Retry budget, retention, default table properties."
     )
+    _opened: tuple[int, Connection] | None = PrivateAttr(default=None)
 
     @classmethod
     def from_artifacts(cls, artifacts: CompiledArtifacts) -> Self:
@@ -170,11 +172,14 @@ class IcebergResource(ConfigurableResource[Any]):
             WriteError: It cannot.
         """
         del context
+        self._opened = None
+        self._opened = (os.getpid(), self._connection)
         self.check_storage()
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Send what telemetry has not sent yet: the process of a run or a step may end right after."""
         del context
+        self._opened = None
         flush()
 
     def check_storage(self) -> None:
@@ -204,6 +209,9 @@ class IcebergResource(ConfigurableResource[Any]):
 
     @property
     def _connection(self) -> Connection:
+        # Within a run nothing is looked up twice; a forked process opens a connection of its own.
+        if self._opened is not None and self._opened[0] == os.getpid():
+            return self._opened[1]
         own = {key: getattr(self, name) for key, name in _FIELDS_OF_CATALOG.items()}
         own = {key: value for key, value in own.items() if value is not None}
         return open_connection(

@@ -100,7 +100,7 @@ def _succeeded(instance: Any, run: DagsterRun, step_key: str) -> bool:
 
 def telemetry_of(context: OutputContext | InputContext) -> Telemetry:
     """Where spans and log events of what a context asks for go; in a run, events show in Dagster's log viewer."""
-    return telemetry_of_run() if in_a_run(context) else Telemetry()
+    return Telemetry() if _step_context(context) is None else telemetry_of_run()
 
 
 def telemetry_of_run() -> Telemetry:

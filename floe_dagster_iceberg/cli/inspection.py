@@ -24,7 +24,7 @@ from floe_dagster_iceberg.maintenance.policy_sources import PolicySource
 from floe_dagster_iceberg.models import SnapshotInfo, TableHealth
 from floe_dagster_iceberg.models.quantities import counted, format_bytes
 from floe_dagster_iceberg.secrets import redact_properties
-from floe_dagster_iceberg.table.session import to_identifier
+from floe_dagster_iceberg.table.names import to_identifier
 
 # What of a policy concerns a single table, and what of that everybody wants to know.
 _OF_A_TABLE: Final = ("compaction.", "expiry.", "orphans.", "manifests.", "thresholds.", "engine")

@@ -18,7 +18,7 @@ from floe_dagster_iceberg.plugins.storage import embedded_home
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.secrets import resolve_text
 from floe_dagster_iceberg.spark_resource import IcebergSparkResource
-from floe_dagster_iceberg.table.session import to_identifier
+from floe_dagster_iceberg.table.names import to_identifier
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -15,8 +15,8 @@ from floe_dagster_iceberg.errors import RollbackError, SnapshotNotFoundError, Va
 from floe_dagster_iceberg.models import SnapshotInfo
 from floe_dagster_iceberg.table.ancestry import history_of
 from floe_dagster_iceberg.table.moments import to_timestamp_ms
+from floe_dagster_iceberg.table.names import to_identifier
 from floe_dagster_iceberg.table.ref_changes import find_in_history, find_in_time
-from floe_dagster_iceberg.table.session import to_identifier
 
 
 @dataclass(frozen=True)

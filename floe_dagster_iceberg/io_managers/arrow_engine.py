@@ -4,19 +4,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.expressions import And, BooleanExpression
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import NoSuchTableError
-from floe_dagster_iceberg.io_managers.engine import Withdrawal
+from floe_dagster_iceberg.io_managers.engine import ReadRequest
 from floe_dagster_iceberg.table.arrow_rows import ACCEPTED_TYPES, to_arrow_rows
 from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import Deposit, Deposited, deposit_rows
-from floe_dagster_iceberg.table.filters import to_row_filter
+from floe_dagster_iceberg.table.deposit import write_once
+from floe_dagster_iceberg.table.filters import CheckedFilter
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.table.slice_filter import to_expression
+from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
 
 
 def _to_polars(rows: pa.Table) -> Any:
@@ -50,45 +48,38 @@ class ArrowEngine:
         is_arrow = isinstance(data, pa.Table | pa.RecordBatch | pa.RecordBatchReader)
         return is_arrow or _type_name(type(data)) in _CONVERSIONS
 
-    def deposit(self, data: Any, deposit: Deposit) -> Deposited:
+    def write(self, data: Any, write: TableWrite) -> TableWriteResult:
         """Write a frame into its table, exactly once."""
         manager, rows = self._manager, to_arrow_rows(data)
         budget = CommitBudget.from_config(manager.config)
-        return manager.recovering(deposit.table, lambda: deposit_rows(manager.catalog, rows, deposit, budget))
+        return manager.with_metadata_repair(write.table, write_once, manager.catalog, rows, write, budget)
 
     def loads(self, annotation: Any) -> bool:
         """Whether the annotation names a type that is read here; none at all means an Arrow table."""
         return annotation is None or _type_name(annotation) in {*_CONVERSIONS, _TABLE}
 
-    def withdraw(self, withdrawal: Withdrawal, annotation: Any) -> Any:
+    def read(self, request: ReadRequest, annotation: Any) -> Any:
         """Read rows; only files and columns that can matter are opened."""
         kind = "pyarrow.Table" if annotation is None else _type_name(annotation)
         try:
-            table = self._manager.load_table(withdrawal.table)
+            table = self._manager.load_table(request.table)
         except NoSuchTableError:
-            if withdrawal.empty_schema is None or kind == _TABLE:
+            if request.empty_schema is None or kind == _TABLE:
                 raise
-            return _CONVERSIONS[kind](_empty(withdrawal.empty_schema, withdrawal.settings.columns))
+            return _CONVERSIONS[kind](_empty(request.empty_schema, request.settings.columns))
         if kind == _TABLE:
             return table
-        settings = withdrawal.settings
+        settings = request.settings
         what: dict[str, Any] = {
             "columns": settings.columns or None,
-            "row_filter": _row_filter(table, withdrawal),
+            "row_filter": CheckedFilter(request.row_filter(table)),
             "snapshot_id": settings.snapshot_id,
             "as_of": settings.as_of,
-            "ref": withdrawal.ref,
+            "ref": request.ref,
         }
         if kind == _READER:
             return self._manager.scan_batches(table, **what)
         return _CONVERSIONS[kind](self._manager.scan(table, **what))
-
-
-def _row_filter(table: Table, withdrawal: Withdrawal) -> BooleanExpression:
-    rows = to_expression(withdrawal.rows, table.schema(), naive_timezone=withdrawal.naive_timezone)
-    if withdrawal.settings.row_filter is None:
-        return rows
-    return And(rows, to_row_filter(table, withdrawal.settings.row_filter))
 
 
 def _empty(schema: Schema, columns: Sequence[str]) -> pa.Table:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dagster import ConfigurableIOManager, InputContext, OutputContext
 from pydantic import Field
 
-from floe_dagster_iceberg.asset_settings import table_identifier
+from floe_dagster_iceberg.asset_settings import AssetSettings, table_identifier
 from floe_dagster_iceberg.failures import dagster_failures
 from floe_dagster_iceberg.io_managers.contexts import output_settings, table_path, upstream_settings
 from floe_dagster_iceberg.models import CommitStrategy, TableIdentifier, WriteMode
@@ -92,9 +92,15 @@ class IcebergIOManagerBase(ConfigurableIOManager):
         with dagster_failures(context):
             return read_input(self, context)
 
-    def table_of(self, context: OutputContext | InputContext) -> TableIdentifier:
-        """The table of an output or input, as a name in parts."""
-        settings = output_settings(context) if isinstance(context, OutputContext) else upstream_settings(context)
+    def table_of(self, context: OutputContext | InputContext, settings: AssetSettings | None = None) -> TableIdentifier:
+        """The table of an output or input, as a name in parts.
+
+        Args:
+            context: The output or input.
+            settings: Those of the asset that is stored or loaded, if they are read already.
+        """
+        if settings is None:
+            settings = output_settings(context) if isinstance(context, OutputContext) else upstream_settings(context)
         return table_identifier(
             table_path(context),
             settings,

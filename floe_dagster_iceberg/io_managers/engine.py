@@ -3,18 +3,21 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pyiceberg.expressions import And, BooleanExpression
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from floe_dagster_iceberg.asset_settings import InputSettings
 from floe_dagster_iceberg.models import TableIdentifier
 from floe_dagster_iceberg.models.partition_slice import PartitionSlice
-from floe_dagster_iceberg.table.deposit import Deposit, Deposited
-from floe_dagster_iceberg.table.slice_filter import DEFAULT_NAIVE_TIMEZONE
+from floe_dagster_iceberg.table.filters import to_row_filter
+from floe_dagster_iceberg.table.slice_filter import DEFAULT_NAIVE_TIMEZONE, to_expression
+from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
 
 
 @dataclass(frozen=True)
-class Withdrawal:
+class ReadRequest:
     """Which rows of which table an input asks for.
 
     Attributes:
@@ -38,6 +41,16 @@ class Withdrawal:
         ref = self.settings.tag or self.settings.branch
         return None if ref == MAIN_BRANCH else ref
 
+    def row_filter(self, table: Table) -> BooleanExpression:
+        """The filter that selects the rows, in terms of the table's columns.
+
+        Raises:
+            ValidationError: The input's own filter does not fit the table, or a partition column is not there.
+        """
+        rows = to_expression(self.rows, table.schema(), naive_timezone=self.naive_timezone)
+        asked = self.settings.row_filter
+        return rows if asked is None else And(rows, to_row_filter(table, asked))
+
 
 class Engine(Protocol):
     """Moves rows between frames of its own kind and tables."""
@@ -49,11 +62,11 @@ class Engine(Protocol):
     def accepts(self, data: Any) -> bool:
         """Whether it can write this frame."""
 
-    def deposit(self, data: Any, deposit: Deposit) -> Deposited:
+    def write(self, data: Any, write: TableWrite) -> TableWriteResult:
         """Write a frame into its table, exactly once."""
 
     def loads(self, annotation: Any) -> bool:
         """Whether it can read a table as what the annotation names."""
 
-    def withdraw(self, withdrawal: Withdrawal, annotation: Any) -> Any:
+    def read(self, request: ReadRequest, annotation: Any) -> Any:
         """Read rows as what the annotation names."""

@@ -10,7 +10,7 @@ from dagster import InputContext
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.io_managers.contexts import input_settings, name_of, owner_of, upstream_settings, wanted_type
 from floe_dagster_iceberg.io_managers.declared_schema import declared_schema
-from floe_dagster_iceberg.io_managers.engine import Engine, Withdrawal
+from floe_dagster_iceberg.io_managers.engine import Engine, ReadRequest
 from floe_dagster_iceberg.partitions import load_slice
 from floe_dagster_iceberg.run_identity import describe_run, keys_produced_by, telemetry_of
 from floe_dagster_iceberg.telemetry import attributes as names
@@ -24,12 +24,12 @@ def read_input(io_manager: "IcebergIOManagerBase", context: InputContext) -> Any
     """Read the rows of the upstream partitions as what the input's annotation names."""
     told = {names.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
     with telemetry_of(context).operation("load_input", told) as operation:
-        withdrawal = build_withdrawal(io_manager, context)
-        operation.tell(describe_table(withdrawal.table))
+        request = build_read_request(io_manager, context)
+        operation.tell(describe_table(request.table))
         annotation = wanted_type(context)
         engine = _engine_for(io_manager, context, annotation)
         operation.tell({names.ENGINE: engine.name})
-        return engine.withdraw(withdrawal, annotation)
+        return engine.read(request, annotation)
 
 
 def _engine_for(io_manager: "IcebergIOManagerBase", context: InputContext, annotation: Any) -> Engine:
@@ -44,14 +44,14 @@ def _engine_for(io_manager: "IcebergIOManagerBase", context: InputContext, annot
     return engine
 
 
-def build_withdrawal(io_manager: "IcebergIOManagerBase", context: InputContext) -> Withdrawal:
+def build_read_request(io_manager: "IcebergIOManagerBase", context: InputContext) -> ReadRequest:
     """Which rows of which table an input asks for."""
     settings, upstream = input_settings(context), upstream_settings(context)
     if not io_manager.column_projection_enabled:
         settings = settings.model_copy(update={"columns": ()})
     reads_itself = context.has_asset_key and context.asset_key in keys_produced_by(context)
-    return Withdrawal(
-        table=io_manager.table_of(context),
+    return ReadRequest(
+        table=io_manager.table_of(context, upstream),
         rows=load_slice(
             context,
             partition_expr=settings.partition_expr or upstream.partition_expr,

@@ -2,19 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.expressions import And, BooleanExpression
-from pyiceberg.table import Table
-
 from floe_dagster_iceberg.errors import NoSuchTableError
 from floe_dagster_iceberg.io_managers.arrow_engine import ArrowEngine
-from floe_dagster_iceberg.io_managers.engine import Withdrawal
+from floe_dagster_iceberg.io_managers.engine import ReadRequest
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.spark_resource import IcebergSparkResource
 from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import Deposit, Deposited
-from floe_dagster_iceberg.table.filters import to_row_filter
 from floe_dagster_iceberg.table.scan import version_to_read
-from floe_dagster_iceberg.table.slice_filter import to_expression
+from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,43 +31,41 @@ class SparkEngine:
         """Whether it is a DataFrame of Spark."""
         return _is_frame(type(data))
 
-    def deposit(self, data: Any, deposit: Deposit) -> Deposited:
+    def write(self, data: Any, write: TableWrite) -> TableWriteResult:
         """Write a frame into its table, exactly once."""
-        from floe_dagster_iceberg.spark.deposit import deposit_frame  # noqa: PLC0415 - brings PySpark along
+        from floe_dagster_iceberg.spark.deposit import write_frame_once  # noqa: PLC0415 - brings PySpark along
 
         manager = self._iceberg.table_manager
-        self._teach_catalog(data.sparkSession)
+        self._register_catalog(data.sparkSession)
         budget = CommitBudget.from_config(manager.config)
-        return manager.recovering(deposit.table, lambda: deposit_frame(manager.catalog, data, deposit, budget))
+        return manager.with_metadata_repair(write.table, write_frame_once, manager.catalog, data, write, budget)
 
     def loads(self, annotation: Any) -> bool:
         """Whether the annotation names Spark's DataFrame."""
         return isinstance(annotation, type) and _is_frame(annotation)
 
-    def withdraw(self, withdrawal: Withdrawal, annotation: Any) -> Any:
+    def read(self, request: ReadRequest, annotation: Any) -> Any:
         """Open a frame on the rows; they are read when it is computed."""
         from floe_dagster_iceberg.spark.scan import empty_frame, open_frame  # noqa: PLC0415 - brings PySpark along
 
         del annotation
-        session, settings = self._spark.spark_session, withdrawal.settings
-        self._teach_catalog(session)
+        session, settings = self._spark.spark_session, request.settings
+        self._register_catalog(session)
         try:
-            table = self._iceberg.table_manager.load_table(withdrawal.table)
+            table = self._iceberg.table_manager.load_table(request.table)
         except NoSuchTableError:
-            if withdrawal.empty_schema is None:
+            if request.empty_schema is None:
                 raise
-            return empty_frame(session, withdrawal.empty_schema, settings.columns)
+            return empty_frame(session, request.empty_schema, settings.columns)
         return open_frame(
             session,
             table,
-            snapshot_id=version_to_read(
-                table, snapshot_id=settings.snapshot_id, as_of=settings.as_of, ref=withdrawal.ref
-            ),
-            row_filter=_row_filter(table, withdrawal),
+            snapshot_id=version_to_read(table, snapshot_id=settings.snapshot_id, as_of=settings.as_of, ref=request.ref),
+            row_filter=request.row_filter(table),
             columns=settings.columns,
         )
 
-    def _teach_catalog(self, session: "SparkSession") -> None:
+    def _register_catalog(self, session: "SparkSession") -> None:
         from floe_dagster_iceberg.spark.sessions import ensure_catalog  # noqa: PLC0415 - brings PySpark along
 
         ensure_catalog(session, self._iceberg.spark_conf())
@@ -87,11 +80,11 @@ class SparkOnlyEngine(SparkEngine):
         """Whether either engine can read it."""
         return super().loads(annotation) or self._arrow.loads(annotation)
 
-    def withdraw(self, withdrawal: Withdrawal, annotation: Any) -> Any:
+    def read(self, request: ReadRequest, annotation: Any) -> Any:
         """Read rows with the engine of the annotation."""
         if annotation is None or super().loads(annotation):
-            return super().withdraw(withdrawal, annotation)
-        return self._arrow.withdraw(withdrawal, annotation)
+            return super().read(request, annotation)
+        return self._arrow.read(request, annotation)
 
     @property
     def _arrow(self) -> ArrowEngine:
@@ -101,10 +94,3 @@ class SparkOnlyEngine(SparkEngine):
 def _is_frame(kind: type) -> bool:
     """By name, so that Spark is not loaded to find out; frames of Connect have the same ancestor."""
     return any((ancestor.__module__, ancestor.__name__) == _FRAME for ancestor in kind.__mro__)
-
-
-def _row_filter(table: Table, withdrawal: Withdrawal) -> BooleanExpression:
-    rows = to_expression(withdrawal.rows, table.schema(), naive_timezone=withdrawal.naive_timezone)
-    if withdrawal.settings.row_filter is None:
-        return rows
-    return And(rows, to_row_filter(table, withdrawal.settings.row_filter))

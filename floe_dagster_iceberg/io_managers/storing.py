@@ -1,4 +1,4 @@
-"""From an output's Dagster context to a deposit, and from what it did back to metadata.
+"""From an output's Dagster context to a write, and from what it did back to metadata.
 
 Kept apart from the IO managers so that loading a code location does not load PyIceberg and Arrow.
 """
@@ -10,12 +10,12 @@ from dagster import OutputContext
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from floe_dagster_iceberg.asset_metadata import build_output_metadata
-from floe_dagster_iceberg.asset_settings import AssetSettings, RowsOutsidePartition
+from floe_dagster_iceberg.asset_settings import AssetSettings
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.io_managers.contexts import name_of, output_settings, owner_of
 from floe_dagster_iceberg.io_managers.engine import Engine
-from floe_dagster_iceberg.models import CommitStrategy, SnapshotInfo, WriteMode
-from floe_dagster_iceberg.models.writing import EvolutionMode
+from floe_dagster_iceberg.models import CommitStrategy, WriteMode
+from floe_dagster_iceberg.models.writing import EvolutionMode, RowsOutside
 from floe_dagster_iceberg.partitions import derive_layout, load_slice, partitions_def_of
 from floe_dagster_iceberg.run_identity import (
     build_idempotency_key,
@@ -25,10 +25,10 @@ from floe_dagster_iceberg.run_identity import (
     set_data_version,
     telemetry_of,
 )
-from floe_dagster_iceberg.table.deposit import Deposit, Deposited
-from floe_dagster_iceberg.table.scope import SliceScope
-from floe_dagster_iceberg.telemetry import Operation, describe_table, describe_written
+from floe_dagster_iceberg.table.scope import RowScope
+from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
 from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import describe_table, describe_written
 from floe_dagster_iceberg.telemetry.metrics import count_deduplicated, count_written
 
 if TYPE_CHECKING:
@@ -38,39 +38,51 @@ if TYPE_CHECKING:
 def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, data: Any) -> None:
     """Write a frame into the table of an output, and report what that did."""
     started = time.perf_counter()
-    told = {names.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
-    with telemetry_of(context).operation("handle_output", told) as operation:
-        deposit = build_deposit(io_manager, context)
-        operation.tell(_describe(deposit))
+    known = {names.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
+    with telemetry_of(context).operation("handle_output", known) as operation:
+        write = build_table_write(io_manager, context)
+        strategy = CommitStrategy.MERGE_COMMIT if write.merge_manifests else CommitStrategy.FAST_APPEND
+        operation.tell({names.WRITE_MODE: write.mode.value, names.COMMIT_STRATEGY: strategy.value})
+        operation.tell(describe_table(write.table))
         engine = _engine_for(io_manager, data, context)
         operation.tell({names.ENGINE: engine.name})
-        deposited = engine.deposit(data, deposit)
-        _tell(operation, deposited)
-    _report(context, deposit, deposited, time.perf_counter() - started)
+        result = engine.write(data, write)
+        operation.tell(
+            {
+                **describe_written(result.snapshot),
+                names.ATTEMPTS: result.attempts,
+                names.DEDUPLICATED: result.deduplicated,
+                names.TABLE_CREATED: result.created,
+            }
+        )
+        if result.deduplicated:
+            count_deduplicated(operation.told)
+        else:
+            count_written(result.snapshot, operation.told)
+    _report(context, write, result, time.perf_counter() - started)
 
 
-def build_deposit(io_manager: "IcebergIOManagerBase", context: OutputContext) -> Deposit:
+def build_table_write(io_manager: "IcebergIOManagerBase", context: OutputContext) -> TableWrite:
     """What is to be written where and how, all of it but the rows."""
     settings = output_settings(context)
     keys = list(context.asset_partition_keys) if context.has_asset_partitions else []
     run = load_run_identity(context)
     evolution = EvolutionMode.WIDEN if io_manager.schema_evolution_enabled else EvolutionMode.NONE
     strategy = settings.commit_strategy or io_manager.commit_strategy
-    return Deposit(
-        table=io_manager.table_of(context),
-        idempotency_key=build_idempotency_key(context, run, keys),
+    columns: dict[str, Any] = {
+        "partition_expr": settings.partition_expr,
+        "partition_column": io_manager.partition_column,
+    }
+    return TableWrite(
+        table=io_manager.table_of(context, settings),
         mode=_write_mode(io_manager, context, settings),
-        scope=SliceScope(
-            load_slice(context, partition_expr=settings.partition_expr, partition_column=io_manager.partition_column),
+        scope=RowScope(
+            load_slice(context, **columns),
             rows_outside=_rows_outside(settings.rows_outside_partition or io_manager.rows_outside_partition),
             naive_timezone=settings.naive_timezone,
         ),
-        layout=settings.partition_spec
-        or derive_layout(
-            partitions_def_of(context),
-            partition_expr=settings.partition_expr,
-            partition_column=io_manager.partition_column,
-        ),
+        idempotency_key=build_idempotency_key(context, run, keys),
+        layout=settings.partition_spec or (lambda: derive_layout(partitions_def_of(context), **columns)),
         keys=settings.upsert_keys,
         evolution=settings.schema_evolution or evolution,
         properties=settings.properties,
@@ -84,10 +96,11 @@ def build_deposit(io_manager: "IcebergIOManagerBase", context: OutputContext) ->
 
 
 def _engine_for(io_manager: "IcebergIOManagerBase", data: Any, context: OutputContext) -> Engine:
-    for engine in io_manager.engines():
+    engines = io_manager.engines()
+    for engine in engines:
         if engine.accepts(data):
             return engine
-    accepted = ", ".join(engine.accepted_types for engine in io_manager.engines())
+    accepted = ", ".join(engine.accepted_types for engine in engines)
     raise ValidationError(
         f"The value of {owner_of(context)} is a {name_of(type(data))}, which {type(io_manager).__name__} cannot write "
         f"to '{io_manager.table_of(context)}'. Return one of: {accepted}."
@@ -104,47 +117,14 @@ def _write_mode(io_manager: "IcebergIOManagerBase", context: OutputContext, sett
     return mode
 
 
-def _describe(deposit: Deposit) -> dict[str, Any]:
-    strategy = CommitStrategy.MERGE_COMMIT if deposit.merge_manifests else CommitStrategy.FAST_APPEND
-    return {
-        **describe_table(deposit.table),
-        names.WRITE_MODE: deposit.mode.value,
-        names.COMMIT_STRATEGY: strategy.value,
-    }
-
-
-def _tell(operation: Operation, deposited: Deposited) -> None:
-    snapshot = SnapshotInfo.from_pyiceberg_snapshot(deposited.written.snapshot)
-    operation.tell(
-        {
-            **describe_written(snapshot),
-            names.ATTEMPTS: deposited.written.attempts,
-            names.DEDUPLICATED: deposited.deduplicated,
-            names.TABLE_CREATED: deposited.created,
-        }
-    )
-    if deposited.deduplicated:
-        count_deduplicated(operation.told)
-    else:
-        count_written(snapshot, operation.told)
-
-
-def _report(context: OutputContext, deposit: Deposit, deposited: Deposited, seconds: float) -> None:
-    snapshot_id = str(deposited.written.snapshot.snapshot_id)
-    context.add_output_metadata(
-        build_output_metadata(
-            deposited,
-            deposit.table,
-            mode=deposit.mode,
-            partitions=len(context.asset_partition_keys) if context.has_asset_partitions else 0,
-            seconds=seconds,
-        )
-    )
+def _report(context: OutputContext, write: TableWrite, result: TableWriteResult, seconds: float) -> None:
+    partitions = len(context.asset_partition_keys) if context.has_asset_partitions else 0
+    context.add_output_metadata(build_output_metadata(result, write, partitions=partitions, seconds=seconds))
     if context.has_asset_key:
-        set_data_version(context, context.asset_key, snapshot_id)
+        set_data_version(context, context.asset_key, str(result.snapshot.snapshot_id))
 
 
-def _rows_outside(value: str) -> RowsOutsidePartition:
+def _rows_outside(value: str) -> RowsOutside:
     match value:
         case "error" | "drop" | "allow":
             return value

@@ -18,7 +18,7 @@ from floe_dagster_iceberg.table.expiry_run import delete_old_metadata, to_retent
 from floe_dagster_iceberg.table.file_groups import to_group_limits
 from floe_dagster_iceberg.table.maintenance_marks import bytes_added_since, last_run_property
 from floe_dagster_iceberg.table.metadata_session import table_name
-from floe_dagster_iceberg.table.session import to_identifier
+from floe_dagster_iceberg.table.names import to_identifier
 
 T = TypeVar("T")
 

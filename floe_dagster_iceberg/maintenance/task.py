@@ -22,7 +22,7 @@ from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.file_groups import FileGroup, plan_groups, to_group_limits
 from floe_dagster_iceberg.table.live_files import LiveFiles, read_live_files
 from floe_dagster_iceberg.table.maintenance_marks import last_run
-from floe_dagster_iceberg.table.session import to_identifier
+from floe_dagster_iceberg.table.names import to_identifier
 
 if TYPE_CHECKING:
     from floe_dagster_iceberg.table.reachability import ReadManifests

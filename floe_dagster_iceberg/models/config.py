@@ -1,14 +1,14 @@
 """Settings of the table manager, the IO managers and retries."""
 
 from enum import StrEnum
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from pydantic import AliasChoices, ConfigDict, Field, SecretStr, model_validator
 
 from floe_dagster_iceberg.models.base import FrozenModel
 from floe_dagster_iceberg.models.compaction import DEFAULT_TARGET_FILE_SIZE_BYTES
 from floe_dagster_iceberg.models.identifiers import Namespace
-from floe_dagster_iceberg.models.writing import CommitStrategy, WriteMode
+from floe_dagster_iceberg.models.writing import CommitStrategy, RowsOutside, WriteMode
 
 
 class StaleTableRecoveryMode(StrEnum):
@@ -124,7 +124,7 @@ class IcebergIOManagerConfig(FrozenModel):
     partition_column: str | None = Field(
         default=None, min_length=1, description="Column that Dagster partitions select, unless the asset names one."
     )
-    rows_outside_partition: Literal["error", "drop", "allow"] = Field(
+    rows_outside_partition: RowsOutside = Field(
         default="error", description="What happens to rows that do not belong to the partition being written."
     )
 

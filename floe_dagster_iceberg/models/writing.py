@@ -2,7 +2,7 @@
 
 import re
 from enum import StrEnum
-from typing import Annotated, Final, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -20,6 +20,9 @@ from floe_dagster_iceberg.models.base import FrozenModel, Items, first_duplicate
 _COMPUTED_BY_ICEBERG: Final = re.compile(
     r"operation|(added|deleted|removed|total)-.*|changed-partition-count|partitions\..*"
 )
+
+RowsOutside: TypeAlias = Literal["error", "drop", "allow"]
+"""What happens to rows that do not belong to the partitions being written."""
 
 
 class WriteMode(StrEnum):

@@ -9,6 +9,7 @@ another reason after that, the new columns stay, and hold nothing.
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
@@ -25,22 +26,21 @@ from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.spark.causes import shown
 from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, to_error
 from floe_dagster_iceberg.spark.frame_write import FrameWrite
-from floe_dagster_iceberg.spark.rows import FrameColumns
-from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.creation import load_if_there
-from floe_dagster_iceberg.table.deposit import Deposit, Deposited, open_new_table, sort_columns
-from floe_dagster_iceberg.table.idempotency import find_deposit
+from floe_dagster_iceberg.spark.schemas import to_arrow_schema
+from floe_dagster_iceberg.table.commit import CommitBudget, load_table_or_none
+from floe_dagster_iceberg.table.creation import open_new_table
+from floe_dagster_iceberg.table.deposit import already_written, sort_columns
 from floe_dagster_iceberg.table.namespaces import ensure_namespace
 from floe_dagster_iceberg.table.stored_files import delete_many, list_files
-from floe_dagster_iceberg.table.write import RowsWritten
+from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
 from floe_dagster_iceberg.telemetry import attributes as names
 from floe_dagster_iceberg.telemetry import describe_table, traced_step
 
 
-def deposit_frame(catalog: Catalog, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> Deposited:
+def write_frame_once(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
     """Put a frame's rows into their table. Readers see all of them or none.
 
-    A failure leaves no new table and no snapshot. Doing the same deposit again finds the first
+    A failure leaves no new table and no snapshot. Doing the same write again finds the first
     one and writes nothing.
 
     Raises:
@@ -52,47 +52,36 @@ def deposit_frame(catalog: Catalog, frame: DataFrame, deposit: Deposit, budget: 
         WriteError: The frame could not be computed, or the storage refused its files.
     """
     try:
-        return _deposit(catalog, frame, deposit, budget)
+        for _ in range(budget.retries):
+            try:
+                return _write(catalog, frame, write, budget)
+            except NoSuchTableError:
+                if not write.create:
+                    raise
+                # Another process created the table, failed, and took it away under our hands.
+        return _write(catalog, frame, write, budget)
     except SPARK_ERRORS as error:
         # Over Spark Connect a frame is looked at only now, and its own mistakes show wherever that happens.
-        raise to_error(error, catalog=catalog.name, table=deposit.table) from shown(error)
+        raise to_error(error, catalog=catalog.name, table=write.table) from shown(error)
 
 
-def _deposit(catalog: Catalog, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> Deposited:
-    for _ in range(budget.retries):
-        try:
-            return _deposit_once(catalog, frame, deposit, budget)
-        except NoSuchTableError:
-            if not deposit.create:
-                raise
-            # Another process created the table, failed, and took it away under our hands.
-    return _deposit_once(catalog, frame, deposit, budget)
-
-
-def _deposit_once(catalog: Catalog, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> Deposited:
-    table = load_if_there(catalog, deposit.table)
-    deposit = replace(deposit, sort_by=sort_columns(FrameColumns(frame), deposit, table))
-    if table is None and not deposit.create:
-        raise NoSuchTableError(deposit.table)
+def _write(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
+    table, columns = load_table_or_none(catalog, write.table), to_arrow_schema(frame.schema)
+    write = replace(write, sort_by=sort_columns(columns, write, table))
+    if table is None and not write.create:
+        raise NoSuchTableError(write.table)
     if table is not None:
-        return _into(table, frame, deposit, budget)
-    creation = _Creation(catalog, frame, deposit)
+        return already_written(table, write) or FrameWrite(table, frame, write, budget).run()
+    creation = _Creation(catalog, columns, write)
     table = creation.commit()
     try:
-        deposited = _into(table, frame, deposit, budget)
-        return replace(deposited, created=creation.is_ours and not deposited.deduplicated)
+        result = already_written(table, write) or FrameWrite(table, frame, write, budget).run()
+        return replace(result, created=creation.is_ours and not result.deduplicated)
     except CommitOutcomeUnknownError:
         raise
     except BaseException:
         creation.undo()
         raise
-
-
-def _into(table: Table, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> Deposited:
-    earlier = find_deposit(table.metadata, deposit.branch, deposit.idempotency_key)
-    if earlier is not None:
-        return Deposited(RowsWritten(table, earlier, attempts=0), deduplicated=True)
-    return Deposited(FrameWrite(table, frame, deposit, budget).run())
 
 
 def _describe(creation: "_Creation") -> dict[str, Any]:
@@ -102,11 +91,11 @@ def _describe(creation: "_Creation") -> dict[str, Any]:
 class _Creation:
     """A table that is made for rows to come, and taken away again if they do not."""
 
-    def __init__(self, catalog: Catalog, frame: DataFrame, deposit: Deposit) -> None:
-        self._catalog, self.name = catalog, deposit.table
-        with translated(catalog.name, table=deposit.table):
-            ensure_namespace(catalog, deposit.table.namespace_parts)
-            self._transaction = open_new_table(catalog, FrameColumns(frame), deposit)
+    def __init__(self, catalog: Catalog, columns: pa.Schema, write: TableWrite) -> None:
+        self._catalog, self.name = catalog, write.table
+        with translated(catalog.name, table=write.table):
+            ensure_namespace(catalog, write.table.namespace_parts)
+            self._transaction = open_new_table(catalog, columns, write)
             self._files_before = self._list_files()
         self.is_ours = False
 
@@ -117,7 +106,7 @@ class _Creation:
             with translated(self._catalog.name, table=self.name):
                 table = self._transaction.commit_once()
         except (TableAlreadyExistsError, CommitConflictError):
-            existing = load_if_there(self._catalog, self.name)
+            existing = load_table_or_none(self._catalog, self.name)
             if existing is None:
                 raise
             return existing
@@ -131,7 +120,7 @@ class _Creation:
         the table is new they can be told from all others: whatever came since belongs to it.
         """
         try:
-            table = load_if_there(self._catalog, self.name) if self.is_ours else None
+            table = load_table_or_none(self._catalog, self.name) if self.is_ours else None
             snapshots = [] if table is None else map(SnapshotInfo.from_pyiceberg_snapshot, table.metadata.snapshots)
             if table is None or any(snapshot.added_files for snapshot in snapshots):
                 return

@@ -19,11 +19,11 @@ from floe_dagster_iceberg.errors import (
 )
 from floe_dagster_iceberg.models import SnapshotInfo, WriteMode
 from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.spark import write
+from floe_dagster_iceberg.spark import write as statements
 from floe_dagster_iceberg.spark.causes import shown
 from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, Failure, kind_of, name_of, to_error
 from floe_dagster_iceberg.spark.frame_rows import FrameRows
-from floe_dagster_iceberg.spark.rows import FrameColumns
+from floe_dagster_iceberg.spark.schemas import to_arrow_schema
 from floe_dagster_iceberg.spark.staging import (
     BranchMovedError,
     has_straddling_file,
@@ -34,11 +34,10 @@ from floe_dagster_iceberg.spark.staging import (
 from floe_dagster_iceberg.table._pyiceberg import TableTransaction
 from floe_dagster_iceberg.table.branches import fork_branch, head_of
 from floe_dagster_iceberg.table.commit import CommitBudget, commit
-from floe_dagster_iceberg.table.deposit import Deposit
-from floe_dagster_iceberg.table.idempotency import IDEMPOTENCY_KEY, find_deposit
+from floe_dagster_iceberg.table.idempotency import find_committed_write
 from floe_dagster_iceberg.table.reconcile import ColumnChange, apply_changes, reconcile
 from floe_dagster_iceberg.table.ref_changes import remove_ref
-from floe_dagster_iceberg.table.write import RowsWritten
+from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult, stage_properties
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
 # After these nothing was sent to the catalog, so there is nothing to look for.
@@ -48,22 +47,22 @@ _BEFORE_THE_COMMIT = (Failure.ROW_OUTSIDE, Failure.NULL_IN_REQUIRED, Failure.FIL
 class FrameWrite:
     """A frame on its way into a table."""
 
-    def __init__(self, table: Table, frame: DataFrame, deposit: Deposit, budget: CommitBudget) -> None:
-        self._table, self._frame, self._deposit, self._budget = table, frame, deposit, budget
-        self._name = str(deposit.table)
+    def __init__(self, table: Table, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> None:
+        self._table, self._frame, self._write, self._budget = table, frame, write, budget
+        self._name = str(write.table)
         self._attempts = 0
         self._changes: list[ColumnChange] = []
         self._through_branch = False
         # Found out by failing: counting them beforehand would mean computing the frame twice.
         self._nulls: Mapping[str, int] = {}
 
-    def run(self) -> RowsWritten:
+    def run(self) -> TableWriteResult:
         """Write, again where that may help.
 
         Raises:
-            FloeStorageError: As `deposit_frame` says.
+            FloeStorageError: As `write_frame_once` says.
         """
-        new_branch = self._deposit.branch not in {MAIN_BRANCH, *self._table.metadata.refs}
+        new_branch = self._write.branch not in {MAIN_BRANCH, *self._table.metadata.refs}
         try:
             while True:
                 self._attempts += 1
@@ -76,18 +75,18 @@ class FrameWrite:
                 self._remove_branch()
             raise
 
-    def _attempt(self) -> RowsWritten | None:
+    def _attempt(self) -> TableWriteResult | None:
         """What was written; None when another attempt may get there."""
         planned = TableTransaction(self._table)
         self._stage_changes(planned)
-        rows = FrameRows(self._frame, planned.table_metadata.schema(), self._deposit)
+        rows = FrameRows(self._frame, planned.table_metadata.schema(), self._write)
         try:
-            if planned.changes_anything or self._deposit.mode is WriteMode.UPSERT:
+            if planned.changes_anything or self._write.mode is WriteMode.UPSERT:
                 # Rows that are refused shall change nothing, not even the schema.
                 self._check(rows)
             self._change_table()
             if rows.fits(self._table.schema()):
-                return self._write(rows)
+                return self._send(rows)
             # Another writer was here; with its columns the rows may look different.
             self._wait_for_another_attempt(Failure.COMMIT_LOST)
             return None
@@ -102,14 +101,12 @@ class FrameWrite:
 
     def _stage_changes(self, transaction: TableTransaction) -> list[ColumnChange]:
         """Plan what makes the table ready for the rows."""
-        metadata, deposit = transaction.table_metadata, self._deposit
-        columns = FrameColumns(self._frame, metadata.schema(), nulls=self._nulls)
-        changes = reconcile(self._name, metadata.schema(), columns, mode=deposit.evolution)
+        schema, write = transaction.table_metadata.schema(), self._write
+        columns = to_arrow_schema(self._frame.schema, schema)
+        changes = reconcile(self._name, schema, columns, null_counts=self._nulls, mode=write.evolution)
         if changes:
             apply_changes(self._name, transaction, changes)
-        there = metadata.properties
-        if missing := {key: value for key, value in deposit.properties.items() if there.get(key) != value}:
-            transaction.set_properties(missing)
+        stage_properties(transaction, write.properties)
         return changes
 
     def _change_table(self) -> None:
@@ -118,14 +115,14 @@ class FrameWrite:
 
         def stage(transaction: TableTransaction) -> None:
             changes[:] = self._stage_changes(transaction)
-            branch = self._deposit.branch
+            branch = self._write.branch
             fork_branch(transaction, branch, head_of(transaction.table_metadata, branch, self._name))
 
         with translated(self._table.catalog.name, table=self._name):
             commit(self._table, stage, budget=self._budget)
         self._changes += changes
 
-    def _write(self, rows: FrameRows) -> RowsWritten | None:
+    def _send(self, rows: FrameRows) -> TableWriteResult | None:
         try:
             self._move(rows)
         except BranchMovedError:
@@ -144,31 +141,33 @@ class FrameWrite:
         return self._report(snapshot, rows)
 
     def _move(self, rows: FrameRows) -> None:
-        deposit = self._deposit
-        head = head_of(self._table.metadata, deposit.branch, self._name)
-        target = write.FrameTarget(
+        write = self._write
+        head = head_of(self._table.metadata, write.branch, self._name)
+        target = statements.FrameTarget(
             self._table.catalog.name,
-            deposit.table,
-            {**deposit.snapshot_properties, IDEMPOTENCY_KEY: deposit.idempotency_key},
-            deposit.branch,
+            write.table,
+            write.summary_properties,
+            write.branch,
         )
-        in_order = bool(deposit.sort_by)
-        if deposit.mode is WriteMode.UPSERT:
-            write.merge(rows.checked(), target, deposit.keys, rows.guard.condition)
-        elif deposit.mode is WriteMode.APPEND or isinstance(rows.where, AlwaysFalse):
-            write.append(rows.admitted(self._table), target, in_order=in_order)
+        in_order = bool(write.sort_by)
+        if write.mode is WriteMode.UPSERT:
+            statements.merge(rows.checked(), target, write.keys, rows.partition_check.condition)
+        elif write.mode is WriteMode.APPEND or isinstance(rows.where, AlwaysFalse):
+            statements.append(rows.passing(self._table), target, in_order=in_order)
         elif head is not None and (self._through_branch or has_straddling_file(self._table, head, rows.where)):
             self._replace_on_branch(rows, target, head)
         else:
-            write.replace(rows.admitted(self._table), target, rows.guard.condition, since=head, in_order=in_order)
+            statements.replace(
+                rows.passing(self._table), target, rows.partition_check.condition, since=head, in_order=in_order
+            )
 
-    def _replace_on_branch(self, rows: FrameRows, target: write.FrameTarget, base: Snapshot) -> None:
+    def _replace_on_branch(self, rows: FrameRows, target: statements.FrameTarget, base: Snapshot) -> None:
         with staging_branch(self._table, self._name, base, self._budget) as branch:
-            # Only the last snapshot is the deposit.
-            before = replace(target, branch=branch, snapshot_properties=self._deposit.snapshot_properties)
-            write.delete(self._frame.sparkSession, before, rows.guard.condition)
-            write.append(
-                rows.admitted(self._table), replace(target, branch=branch), in_order=bool(self._deposit.sort_by)
+            # Only the last snapshot is the write.
+            before = replace(target, branch=branch, snapshot_properties=self._write.snapshot_properties)
+            statements.delete(self._frame.sparkSession, before, rows.partition_check.condition)
+            statements.append(
+                rows.passing(self._table), replace(target, branch=branch), in_order=bool(self._write.sort_by)
             )
             with translated(self._table.catalog.name, table=self._name):
                 self._table.refresh()
@@ -180,7 +179,7 @@ class FrameWrite:
 
     def _refuse_changed_rows(self, rows: FrameRows, base: Snapshot) -> None:
         """Let nobody's rows be replaced that came after this write began; Iceberg's own overwrite does the same."""
-        head = head_of(self._table.metadata, self._deposit.branch, self._name)
+        head = head_of(self._table.metadata, self._write.branch, self._name)
         if head is None or rows_changed(self._table, base, head, rows.where):
             reason = Failure.ROWS_CHANGED.value
             raise CommitConflictError(self._name, attempts=self._attempts, reason=reason)
@@ -189,7 +188,7 @@ class FrameWrite:
         """Prepare for another attempt, or raise."""
         match kind:
             case Failure.ROW_OUTSIDE:
-                raise rows.guard.error(rows.count_outside()) from shown(error)
+                raise rows.partition_check.error(rows.count_outside()) from shown(error)
             case Failure.NULL_IN_REQUIRED if not self._nulls:
                 self._nulls = rows.count_nulls()
             case Failure.FILE_STRADDLES if not self._through_branch:
@@ -202,7 +201,7 @@ class FrameWrite:
             case Failure.OUTCOME_UNKNOWN:
                 raise CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=name_of(error)) from shown(error)
             case Failure.TABLE_GONE:
-                raise NoSuchTableError(self._deposit.table) from shown(error)
+                raise NoSuchTableError(self._write.table) from shown(error)
             case _:
                 raise to_error(error, catalog=self._table.catalog.name, table=self._name) from shown(error)
 
@@ -236,27 +235,28 @@ class FrameWrite:
     def _find(self) -> Snapshot | None:
         with translated(self._table.catalog.name, table=self._name):
             self._table.refresh()
-        return find_deposit(self._table.metadata, self._deposit.branch, self._deposit.idempotency_key)
+        return find_committed_write(self._table.metadata, self._write.branch, self._write.idempotency_key)
 
-    def _report(self, snapshot: Snapshot, rows: FrameRows) -> RowsWritten:
-        added = SnapshotInfo.from_pyiceberg_snapshot(snapshot).added_records
+    def _report(self, snapshot: Snapshot, rows: FrameRows) -> TableWriteResult:
+        made = SnapshotInfo.from_pyiceberg_snapshot(snapshot)
+        added = made.added_records
         outside = rows.outside(rows_written=added)
-        return RowsWritten(
+        return TableWriteResult(
             self._table,
-            snapshot,
+            made,
             # An upsert's files hold rows that were there before, too.
-            rows=None if self._deposit.mode is WriteMode.UPSERT else added,
+            rows=None if self._write.mode is WriteMode.UPSERT else added,
             attempts=self._attempts,
             schema_changes=tuple(str(change) for change in self._changes),
             rows_outside=outside.rows,
-            rows_dropped=rows.guard.dropped(outside),
+            rows_dropped=rows.partition_check.dropped(outside),
         )
 
     def _remove_branch(self) -> None:
         """Remove a branch that was begun for rows that never came."""
         try:
             if self._find() is None:
-                branch = self._deposit.branch
+                branch = self._write.branch
                 commit(
                     self._table, lambda transaction: remove_ref(transaction, self._name, branch), budget=self._budget
                 )

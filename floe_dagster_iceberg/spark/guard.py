@@ -20,7 +20,7 @@ from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote
 from floe_dagster_iceberg.table.partition_columns import find_column
 from floe_dagster_iceberg.table.partition_values import column_values
-from floe_dagster_iceberg.table.scope import SliceScope
+from floe_dagster_iceberg.table.scope import RowScope
 
 ROW_OUTSIDE_PARTITION: Final = "floe:row-outside-partition"
 
@@ -33,7 +33,7 @@ class OutsideCount:
     null_rows: int = 0
 
 
-class FrameGuard:
+class SparkPartitionCheck:
     """The check of one frame's rows against one slice.
 
     Args:
@@ -45,7 +45,7 @@ class FrameGuard:
         ValidationError: The slice's columns are not in the table, or cannot tell the partitions apart.
     """
 
-    def __init__(self, table: str, scope: SliceScope, schema: Schema) -> None:
+    def __init__(self, table: str, scope: RowScope, schema: Schema) -> None:
         self._table, self._scope, self._schema = table, scope, schema
         self.condition = to_condition(scope.expression(schema), schema)
         self._observation: Observation | None = None
@@ -67,7 +67,7 @@ class FrameGuard:
         for name in self._scope.rows.columns:
             column_values(columns, name)
 
-    def admit(self, frame: DataFrame) -> DataFrame:
+    def filter(self, frame: DataFrame) -> DataFrame:
         """The frame as it may be written, counted or failing as it passes."""
         if not self.is_needed:
             return frame
@@ -79,7 +79,7 @@ class FrameGuard:
             case "allow":
                 return self._observed(frame)
 
-    def admit_counted(self, frame: DataFrame, found: OutsideCount) -> DataFrame:
+    def filter_counted(self, frame: DataFrame, found: OutsideCount) -> DataFrame:
         """The frame as it may be written, once its rows outside are counted.
 
         Raises:
@@ -105,10 +105,10 @@ class FrameGuard:
         return OutsideCount() if found is None else OutsideCount(found["outside"], found["nulls"])
 
     def counted(self, frame: DataFrame, *, rows_written: int) -> OutsideCount:
-        """What was counted while the rows that `admit` returned were written.
+        """What was counted while the rows that `filter` returned were written.
 
         Args:
-            frame: The frame that was handed to `admit`.
+            frame: The frame that was handed to `filter`.
             rows_written: Rows that were written. When there are none Spark may skip the counting,
                 and would be waited for in vain.
         """

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BinaryType,
@@ -29,8 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as spark
 
 from floe_dagster_iceberg.spark.names import quote
-from floe_dagster_iceberg.spark.schemas import to_arrow_schema, to_spark_type
-from floe_dagster_iceberg.table.arrow_rows import ArrowRows
+from floe_dagster_iceberg.spark.schemas import to_spark_type
 
 NULL_IN_REQUIRED_COLUMN: Final = "floe:null-in-required-column"
 # Any value that is not NULL; it is never reached.
@@ -49,27 +47,6 @@ _NEVER_USED: Final[Mapping[type[IcebergType], Any]] = {
     BinaryType: "",
     FixedType: "",
 }
-
-
-class FrameColumns(ArrowRows):
-    """The columns of a frame, for planning that is written for Arrow rows; the rows stay in Spark.
-
-    Args:
-        frame: The frame.
-        table: Schema of the table that its rows go to, once there is one.
-        nulls: How many NULLs the frame's columns hold, where that is known.
-    """
-
-    def __init__(
-        self, frame: DataFrame, table: Schema | None = None, *, nulls: Mapping[str, int] | None = None
-    ) -> None:
-        schema: pa.Schema = to_arrow_schema(frame.schema, table)
-        super().__init__(schema.empty_table())
-        self._nulls = dict(nulls or {})
-
-    def null_count(self, column: str) -> int:
-        """NULLs in a column as far as anybody has counted."""
-        return self._nulls.get(column, 0)
 
 
 def conform(frame: DataFrame, schema: Schema) -> DataFrame:

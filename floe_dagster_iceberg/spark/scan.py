@@ -16,6 +16,7 @@ from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, Failure, kind_of, 
 from floe_dagster_iceberg.spark.names import quote
 from floe_dagster_iceberg.spark.rows import conform
 from floe_dagster_iceberg.spark.schemas import to_spark_schema
+from floe_dagster_iceberg.table.names import table_name
 from floe_dagster_iceberg.telemetry import attributes as names
 from floe_dagster_iceberg.telemetry import describe_table, traced_step
 
@@ -51,15 +52,16 @@ def open_frame(
     to_spark_schema(schema)
     version = _version_of_main(table) if snapshot_id is None else snapshot_id
     reader = session.read if version is None else session.read.option("versionAsOf", str(version))
+    name = table_name(table)
     try:
         frame = reader.table(quote(table.catalog.name, *table.name()))
     except SPARK_ERRORS as error:
         if kind_of(error) is Failure.NO_RUNTIME:
-            raise to_error(error, catalog=table.catalog.name, table=".".join(table.name())) from shown(error)
+            raise to_error(error, catalog=table.catalog.name, table=name) from shown(error)
         raise EngineCapabilityError(
-            f"Spark could not open '{'.'.join(table.name())}' ({type(error).__name__}); the cause says why.",
+            f"Spark could not open '{name}' ({type(error).__name__}); the cause says why.",
             engine="spark",
-            table=".".join(table.name()),
+            table=name,
         ) from shown(error)
     frame = frame.where(F.expr(to_condition(row_filter, schema)))
     return conform(frame, _selected(table, schema, columns)) if columns else frame
@@ -87,7 +89,7 @@ def _schema_at(table: Table, snapshot_id: int | None) -> Schema:
 
 def _selected(table: Table, schema: Schema, columns: Sequence[str]) -> Schema:
     if missing := [column for column in columns if column not in schema.column_names]:
-        name, known = ".".join(table.name()), ", ".join(schema.column_names)
+        name, known = table_name(table), ", ".join(schema.column_names)
         raise ValidationError(
             f"Table '{name}' has no column {', '.join(map(repr, missing))}. It has: {known}.", table=name
         )

@@ -34,6 +34,7 @@ from pyspark.sql import types as spark
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.spark.names import quote
+from floe_dagster_iceberg.table.arrow_rows import to_storable_schema
 
 _TO_ARROW: Final[Mapping[type[spark.DataType], pa.DataType]] = {
     spark.BooleanType: pa.bool_(),
@@ -82,7 +83,7 @@ def to_arrow_schema(schema: spark.StructType, table: Schema | None = None) -> pa
     names = [name.lower() for name in schema.names]
     if twice := sorted({name for name in schema.names if names.count(name.lower()) > 1}):
         raise ValidationError(f"Columns appear more than once: {', '.join(twice)}. Rename or drop one of each.")
-    return pa.schema(_to_fields(schema, None if table is None else table.as_struct(), ""))
+    return to_storable_schema(pa.schema(_to_fields(schema, None if table is None else table.as_struct(), "")))
 
 
 def _to_fields(schema: spark.StructType, like: StructType | None, parent: str) -> list[pa.Field]:

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from floe_dagster_iceberg.errors import ValidationError, WriteError
 
+RowFilter = Callable[[pa.RecordBatch], pa.RecordBatch]
 ACCEPTED_TYPES = (
     "pyarrow.Table, pyarrow.RecordBatch, pyarrow.RecordBatchReader, pandas.DataFrame, "
     "polars.DataFrame, polars.LazyFrame"
@@ -20,56 +21,70 @@ class ArrowRows:
     unsigned integers become the next Iceberg integer. Columns that hold only nulls of no type
     are left out: the table fills them with NULL. Field ids are dropped: those of a file or of
     another table mean other columns here, so names decide.
+
+    Attributes:
+        data_schema: The schema as it was handed over.
+        columns: All columns, with the types they are stored as; those that hold only NULL may have none.
+        schema: The columns that have a type.
     """
 
-    def __init__(
-        self,
-        data: pa.Table | pa.RecordBatchReader,
-        admit: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
-    ) -> None:
-        self._data, self._admit = data, admit
-        self.untyped_columns = tuple(field.name for field in data.schema if pa.types.is_null(field.type))
-        kept = [field for field in data.schema if not pa.types.is_null(field.type)]
-        self.schema = pa.schema([_storable_field(field, field.name) for field in kept])
-
-    @property
-    def data_schema(self) -> pa.Schema:
-        """The schema as it was handed over."""
-        return self._data.schema
-
-    def through(self, admit: Callable[[pa.RecordBatch], pa.RecordBatch]) -> "ArrowRows":
-        """The same rows, each batch as `admit` lets it in. Of a stream there is still only one reading."""
-        return ArrowRows(self._data, admit)
+    def __init__(self, data: pa.Table | pa.RecordBatchReader) -> None:
+        self._data = data
+        self.data_schema: pa.Schema = data.schema
+        self.columns = to_storable_schema(data.schema)
+        self.schema = pa.schema([field for field in self.columns if not pa.types.is_null(field.type)])
 
     def sorted_by(self, columns: Sequence[str]) -> "ArrowRows":
         """The same rows in order; a stream is left as it comes."""
         if not columns or not isinstance(self._data, pa.Table):
             return self
-        return ArrowRows(self._data.sort_by([(column, "ascending") for column in columns]), self._admit)
+        return ArrowRows(self._data.sort_by([(column, "ascending") for column in columns]))
 
     @property
     def replayable(self) -> bool:
         """Whether the rows can be read more than once; a stream cannot."""
         return isinstance(self._data, pa.Table)
 
-    def null_count(self, column: str) -> int | None:
-        """Nulls in a column, or None when only reading the stream would tell."""
-        return self._data.column(column).null_count if isinstance(self._data, pa.Table) else None
+    def null_counts(self) -> dict[str, int]:
+        """NULLs in each column; nothing is known of a stream before it is read."""
+        if not isinstance(self._data, pa.Table):
+            return {}
+        return {name: self._data.column(name).null_count for name in self._data.column_names}
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, batch by batch."""
+    def batches(self, keep: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows, batch by batch.
+
+        Args:
+            keep: Returns the rows of a batch that are wanted; all are if not given.
+        """
         for batch in _read(self._data):
-            converted = pa.RecordBatch.from_arrays(
-                [_cast(batch.column(field.name), field) for field in self.schema], schema=self.schema
-            )
-            yield converted if self._admit is None else self._admit(converted)
+            fits = batch.schema.equals(self.schema, check_metadata=True)
+            rows = batch if fits else self._converted(batch)
+            yield rows if keep is None else keep(rows)
 
-    def to_table(self) -> pa.Table:
+    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [_cast(batch.column(field.name), field) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def to_table(self, keep: RowFilter | None = None) -> pa.Table:
         """All rows at once, columns of no type included."""
-        rows = pa.Table.from_batches(list(self.batches()), schema=self.schema)
-        for name in self.untyped_columns:
-            rows = rows.append_column(name, pa.nulls(rows.num_rows))
+        rows = pa.Table.from_batches(list(self.batches(keep)), schema=self.schema)
+        for field in self.columns:
+            if pa.types.is_null(field.type):
+                rows = rows.append_column(field.name, pa.nulls(rows.num_rows))
         return rows
+
+
+def to_storable_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of the same rows with types that Iceberg has; a column of no type stays one.
+
+    Raises:
+        ValidationError: Columns share a name, or one has a type without a counterpart.
+    """
+    _refuse_duplicates(schema.names)
+    return pa.schema(
+        [field if pa.types.is_null(field.type) else _storable_field(field, field.name) for field in schema]
+    )
 
 
 def to_arrow_rows(data: Any) -> ArrowRows:
@@ -81,9 +96,9 @@ def to_arrow_rows(data: Any) -> ArrowRows:
     if isinstance(data, ArrowRows):
         return data
     if isinstance(data, pa.Table | pa.RecordBatchReader):
-        return ArrowRows(_with_unique_names(data))
+        return ArrowRows(data)
     if isinstance(data, pa.RecordBatch):
-        return ArrowRows(_with_unique_names(pa.Table.from_batches([data])))
+        return ArrowRows(pa.Table.from_batches([data]))
     # By name, so that a library that is not installed is not imported to find out.
     match f"{type(data).__module__.split('.')[0]}.{type(data).__name__}":
         case "pandas.DataFrame":
@@ -131,13 +146,9 @@ def _from_pandas(frame: Any) -> pa.Table:
         ) from None
 
 
-def _with_unique_names(data: pa.Table | pa.RecordBatchReader) -> pa.Table | pa.RecordBatchReader:
-    _refuse_duplicates(data.schema.names)
-    return data
-
-
 def _refuse_duplicates(names: Sequence[str]) -> None:
-    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+    if len(set(names)) < len(names):
+        duplicates = sorted({name for name in names if names.count(name) > 1})
         raise ValidationError(f"Columns appear more than once: {', '.join(duplicates)}. Rename or drop one of each.")
 
 
@@ -170,19 +181,21 @@ _NEXT_ICEBERG_TYPE = {
 }
 
 
-_STORED_AS_THEY_ARE = (
-    pa.types.is_boolean,
-    pa.types.is_int32,
-    pa.types.is_int64,
-    pa.types.is_float32,
-    pa.types.is_float64,
-    pa.types.is_date32,
-    lambda arrow_type: arrow_type == pa.time64("us"),
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_fixed_size_binary,
+_STORED_AS_THEY_ARE = frozenset(
+    {
+        pa.bool_(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.date32(),
+        pa.time64("us"),
+        pa.string(),
+        pa.large_string(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.uuid(),
+    }
 )
 _MOST_DECIMAL_DIGITS = 38
 
@@ -196,11 +209,12 @@ def _storable_field(field: pa.Field, path: str) -> pa.Field:
 
 def _storable(arrow_type: pa.DataType, path: str) -> pa.DataType:
     """The type of the same values that Iceberg has a counterpart for."""
-    if isinstance(arrow_type, pa.UuidType) or any(is_type(arrow_type) for is_type in _STORED_AS_THEY_ARE):
-        return arrow_type
-    if pa.types.is_dictionary(arrow_type) or isinstance(arrow_type, pa.BaseExtensionType):
-        inside = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type.storage_type
+    is_extension = isinstance(arrow_type, pa.BaseExtensionType) and not isinstance(arrow_type, pa.UuidType)
+    if pa.types.is_dictionary(arrow_type) or is_extension:
+        inside = arrow_type.storage_type if is_extension else arrow_type.value_type
         return _storable(inside, path)
+    if arrow_type in _STORED_AS_THEY_ARE or pa.types.is_fixed_size_binary(arrow_type):
+        return arrow_type
     if pa.types.is_timestamp(arrow_type):
         return pa.timestamp("us", tz=None if arrow_type.tz is None else "UTC")
     if pa.types.is_decimal(arrow_type) and arrow_type.precision <= _MOST_DECIMAL_DIGITS and arrow_type.scale >= 0:

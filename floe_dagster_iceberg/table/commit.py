@@ -1,8 +1,8 @@
 """One commit to one table: planned, sent, planned again when another writer was faster.
 
-Every kind of commit goes through `commit`, data and metadata alike. PyIceberg's own retry
-is not used: it repeats only the snapshot part, so a commit that also changes the schema
-could never land after a conflict.
+Every kind of commit goes through `commit`: data and metadata, new tables and existing ones. PyIceberg's
+own retry is not used: it repeats only the snapshot part, so a commit that also changes the schema could
+never land after a conflict.
 """
 
 import random
@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -22,11 +23,14 @@ from floe_dagster_iceberg.errors import (
     CommitConflictError,
     CommitOutcomeUnknownError,
     FloeStorageError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
     ValidationError,
 )
-from floe_dagster_iceberg.models import IcebergTableManagerConfig
+from floe_dagster_iceberg.models import IcebergTableManagerConfig, TableIdentifier
 from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.table._pyiceberg import TableTransaction
+from floe_dagster_iceberg.table._pyiceberg import CreateTransaction, TableTransaction
+from floe_dagster_iceberg.table.names import table_name
 from floe_dagster_iceberg.telemetry import Operation, describe_table, traced_step
 from floe_dagster_iceberg.telemetry import attributes as names
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
@@ -34,6 +38,9 @@ from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 _SHORTEST_WAIT_SECONDS = 0.02
 _MOST_DOUBLINGS = 20
 _ENGINE = "pyiceberg"
+# A server calls a request invalid, too, that became so by what others did meanwhile: expired what it refers to.
+_REFUSALS = (CommitConflictError, TableAlreadyExistsError, ValidationError)
+_NO_RESPONSE = (CommitOutcomeUnknownError, CatalogConnectionError)
 
 
 @dataclass(frozen=True)
@@ -71,19 +78,38 @@ class CommitBudget:
 
 
 @dataclass(frozen=True)
+class NewTable:
+    """A table that a commit creates.
+
+    Attributes:
+        catalog: Where it goes.
+        identifier: Its name.
+        open_transaction: Stages the table itself, anew for each attempt.
+    """
+
+    catalog: Catalog
+    identifier: TableIdentifier
+    open_transaction: Callable[[], CreateTransaction]
+
+    def name(self) -> tuple[str, ...]:
+        """The name in parts, as an existing table gives it."""
+        return self.identifier.as_tuple
+
+
+@dataclass(frozen=True)
 class Committed:
     """What a commit took.
 
     Attributes:
         table: The table as the commit left it.
         attempts: How often it was sent.
-        by_us: False when a snapshot of the same id was there that another process made, so that
-            the files of this one are nobody's.
+        committed_by_this_process: False when another process had made a snapshot of the same id, or created the
+            table, so that the files of this one belong to no table.
     """
 
     table: Table
     attempts: int
-    by_us: bool = True
+    committed_by_this_process: bool = True
 
 
 def new_snapshot_id() -> int:
@@ -91,72 +117,88 @@ def new_snapshot_id() -> int:
     return secrets.randbits(63) or 1
 
 
-def _describe(table: Table, *_: object, **__: object) -> dict[str, Any]:
-    return describe_table(table.name())
+def load_table_or_none(catalog: Catalog, identifier: TableIdentifier) -> Table | None:
+    """The table, or None when the catalog has none of that name."""
+    try:
+        with translated(catalog.name, table=identifier):
+            return catalog.load_table(identifier.as_tuple)
+    except NoSuchTableError:
+        return None
 
 
-def tell_attempts(operation: Operation, committed: Committed) -> None:
-    """Tell how often a commit was sent."""
+def _describe(target: Table | NewTable, *_: object, **__: object) -> dict[str, Any]:
+    return describe_table(target.name())
+
+
+def _tell_attempts(operation: Operation, committed: Committed) -> None:
     operation.tell({names.ATTEMPTS: committed.attempts})
 
 
-@traced_step("commit", _describe, report=tell_attempts)
+@traced_step("commit", _describe, report=_tell_attempts)
 def commit(
-    table: Table,
-    stage: Callable[[TableTransaction], None],
+    target: Table | NewTable,
+    stage: Callable[[Any], None],
     *,
     budget: CommitBudget,
     snapshot_id: int | None = None,
-    on_lost_answer: Callable[[], None] | None = None,
+    on_lost_response: Callable[[], None] | None = None,
 ) -> Committed:
     """Commit what `stage` puts into a transaction, as one new version of the table.
 
+    Sending it again after a lost response is safe: the catalog refuses a second snapshot of the same id, and a
+    second table of the same name.
+
     Args:
-        table: The table as last seen; refreshed in place.
+        target: The table as last seen, refreshed in place; or one to be created.
         stage: Plans the change on the transaction's metadata. Called again, on fresh metadata,
             for each attempt; staging nothing means there is nothing to do.
         budget: How often to try against other writers.
-        snapshot_id: Id of the snapshot that the commit adds. With it a commit whose answer was
+        snapshot_id: Id of the snapshot that the commit adds. With it a commit whose response was
             lost is recognised, so that it is never made twice.
-        on_lost_answer: Called before the next attempt when one may still land; its files must stay.
+        on_lost_response: Called before the next attempt when one may still land; its files must stay.
+
+    Returns:
+        The table; also when it was to be created and another process created it first.
 
     Raises:
         CommitConflictError: Others won more often than the budget allows, or changed the same rows.
         CommitOutcomeUnknownError: The catalog went away and nobody can say whether the commit landed.
     """
-    name = ".".join(table.name())
+    name = table_name(target)
     attempts, waited = 0, 0.0
     # Of every attempt: a commit that landed may be answered by a conflict, when something on the way sent it twice.
     sent: set[str] = set()
-    unanswered = False
+    response_lost = False
     while True:
         attempts += 1
         if attempts > 1:
             count_retry(name, engine=_ENGINE)
-        transaction, planned_on = TableTransaction(table), table.metadata_location
-        with _outcome_unknown(name, snapshot_id) if unanswered else nullcontext():
-            failure = _attempt(transaction, stage, name)
-        if failure is None:
-            return Committed(table, attempts)
+        planned_on = target.metadata_location if isinstance(target, Table) else None
+        with _outcome_unknown(name, snapshot_id) if response_lost else nullcontext():
+            transaction = TableTransaction(target) if isinstance(target, Table) else target.open_transaction()
+            result = _attempt(transaction, stage, name)
+        if isinstance(result, Table):
+            return Committed(result, attempts)
         sent.update(transaction.manifest_lists)
-        if isinstance(failure, CommitOutcomeUnknownError | CatalogConnectionError):
+        if isinstance(result, _NO_RESPONSE):
             if snapshot_id is None:
-                raise failure
-            unanswered = True
-            if on_lost_answer is not None:
-                on_lost_answer()
+                raise result
+            response_lost = True
+            if on_lost_response is not None:
+                on_lost_response()
         wait = budget.wait_seconds(attempts)
         time.sleep(wait)
         waited += wait
-        landed = _look(transaction, name, snapshot_id, failure)
-        if landed is not None:
-            return Committed(table, attempts, by_us=landed.manifest_list in sent)
+        table, landed = _look(target, transaction, snapshot_id, result)
+        if table is not None and (landed is not None or isinstance(target, NewTable)):
+            return Committed(table, attempts, landed is not None and landed.manifest_list in sent)
         spent = not budget.allows(attempts, waited)
-        if isinstance(failure, ValidationError) and (spent or table.metadata_location == planned_on):
-            with _outcome_unknown(name, snapshot_id) if unanswered else nullcontext():
-                raise failure
+        unchanged = planned_on == (None if table is None else table.metadata_location)
+        if isinstance(result, ValidationError | TableAlreadyExistsError) and (spent or unchanged):
+            with _outcome_unknown(name, snapshot_id) if response_lost else nullcontext():
+                raise result
         if spent:
-            raise _exhausted(name, attempts, snapshot_id, failure) from failure
+            raise _exhausted(name, attempts, snapshot_id, result) from result
 
 
 @contextmanager
@@ -171,8 +213,8 @@ def _outcome_unknown(name: str, snapshot_id: int | None) -> Iterator[None]:
 
 
 def _attempt(
-    transaction: TableTransaction, stage: Callable[[TableTransaction], None], name: str
-) -> FloeStorageError | None:
+    transaction: TableTransaction | CreateTransaction, stage: Callable[[Any], None], name: str
+) -> Table | FloeStorageError:
     """Plan and send once; returns the failure when another attempt may help, raises when none will."""
     try:
         stage(transaction)
@@ -181,13 +223,16 @@ def _attempt(
         if isinstance(error, CommitConflictError):
             count_conflict(name, engine=_ENGINE)
         raise
+    table = transaction.table
     if not transaction.changes_anything:
-        return None
+        return table
     try:
-        with translated(transaction.table.catalog.name, table=name):
+        with translated(table.catalog.name, table=name):
+            if isinstance(transaction, CreateTransaction):
+                return transaction.commit_once()
             transaction.commit_once()
-    # A server calls a request invalid, too, that became so by what others did meanwhile: expired what it refers to.
-    except (CommitConflictError, CommitOutcomeUnknownError, CatalogConnectionError, ValidationError) as failure:
+            return table
+    except (*_REFUSALS, *_NO_RESPONSE) as failure:
         # The manifests stay for now: they belong to the table if the commit landed after all.
         if isinstance(failure, CommitConflictError):
             count_conflict(name, engine=_ENGINE)
@@ -195,7 +240,6 @@ def _attempt(
     except FloeStorageError:
         transaction.discard_metadata_files()
         raise
-    return None
 
 
 def refresh(table: Table) -> None:
@@ -204,7 +248,7 @@ def refresh(table: Table) -> None:
     Raises:
         CommitConflictError: The name belongs to another table by now.
     """
-    name = ".".join(table.name())
+    name = table_name(table)
     try:
         with translated(table.catalog.name, table=name):
             table.refresh()
@@ -215,28 +259,36 @@ def refresh(table: Table) -> None:
 
 
 def _look(
-    transaction: TableTransaction, name: str, snapshot_id: int | None, failure: FloeStorageError
-) -> Snapshot | None:
-    """The snapshot, if it is there for all that the catalog said; what a refused attempt wrote goes."""
-    refused, table = isinstance(failure, CommitConflictError | ValidationError), transaction.table
+    target: Table | NewTable,
+    transaction: TableTransaction | CreateTransaction,
+    snapshot_id: int | None,
+    failure: FloeStorageError,
+) -> tuple[Table | None, Snapshot | None]:
+    """The table and the snapshot, if they exist despite the failure; what a refused attempt wrote is deleted."""
+    refused = isinstance(failure, _REFUSALS)
+    table: Table | None
     try:
-        refresh(table)
+        if isinstance(target, Table):
+            refresh(target)
+            table = target
+        else:
+            table = load_table_or_none(target.catalog, target.identifier)
     except FloeStorageError as gone:
         away = isinstance(gone, CatalogConnectionError | CatalogAuthenticationError)
-        if refused and (snapshot_id is None or not away):
+        if refused and isinstance(target, Table) and (snapshot_id is None or not away):
             transaction.discard_metadata_files()
             raise
         # Whatever keeps us from looking, a token that expired for instance: the commit may have landed.
         reason = gone.details.get("reason", type(gone).__name__)
-        raise CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=str(reason)) from failure
-    landed = None if snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id)
+        raise CommitOutcomeUnknownError(table_name(target), snapshot_id=snapshot_id, reason=str(reason)) from failure
+    landed = None if table is None or snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id)
     if refused and (landed is None or landed.manifest_list not in transaction.manifest_lists):
         transaction.discard_metadata_files()
-    return landed
+    return table, landed
 
 
 def _exhausted(name: str, attempts: int, snapshot_id: int | None, failure: FloeStorageError) -> FloeStorageError:
     if isinstance(failure, CommitConflictError):
         return CommitConflictError(name, attempts=attempts, reason=failure.reason)
-    reason = failure.details.get("reason", "no answer")
+    reason = failure.details.get("reason", "no response")
     return CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=str(reason))

@@ -43,9 +43,9 @@ from floe_dagster_iceberg.table.file_groups import (
     total_bytes,
 )
 from floe_dagster_iceberg.table.maintenance_marks import snapshot_properties_of
+from floe_dagster_iceberg.table.names import to_identifier
 from floe_dagster_iceberg.table.read_ahead import in_larger_pieces, read_ahead
 from floe_dagster_iceberg.table.row_removal import read_task, tasks_for
-from floe_dagster_iceberg.table.session import to_identifier
 from floe_dagster_iceberg.table.uncommitted import UncommittedFiles
 
 Progress = Callable[[str], None]
@@ -168,7 +168,7 @@ class _Rewriting:
             seconds = time.perf_counter() - started
             properties = snapshot_properties_of(MaintenanceOperation.COMPACTION, seconds=seconds)
             stage = _Replacement(table, plan, removed, added, files, properties | dict(self.snapshot_properties))
-            commit(table, stage, budget=self.budget, snapshot_id=stage.snapshot_id, on_lost_answer=files.keep_attempt)
+            commit(table, stage, budget=self.budget, snapshot_id=stage.snapshot_id, on_lost_response=files.response_lost)
         self.removed += removed
         self.added += added
 

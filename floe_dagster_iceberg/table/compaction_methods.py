@@ -2,7 +2,8 @@
 
 from floe_dagster_iceberg.models import CompactionStrategy, MaintenanceResult
 from floe_dagster_iceberg.table.compaction import compact
-from floe_dagster_iceberg.table.session import CatalogSession, TableRef, table_attributes
+from floe_dagster_iceberg.table.names import TableRef
+from floe_dagster_iceberg.table.session import CatalogSession, table_attributes
 from floe_dagster_iceberg.telemetry import tell_maintenance, traced
 
 

@@ -1,6 +1,7 @@
 """Rows matching a filter, deleted in one commit."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
@@ -11,6 +12,7 @@ from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
 from floe_dagster_iceberg.table.branches import fork_branch, head_of
 from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot_id
+from floe_dagster_iceberg.table.names import table_name
 from floe_dagster_iceberg.table.row_removal import remove_matching_rows
 from floe_dagster_iceberg.table.uncommitted import UncommittedFiles
 
@@ -24,16 +26,15 @@ def delete_rows(
     branch: str = MAIN_BRANCH,
 ) -> Snapshot | None:
     """Delete all rows matching a filter; None when no row matches and nothing was committed."""
-    name, snapshot_id = ".".join(table.name()), new_snapshot_id()
+    name, snapshot_id = table_name(table), new_snapshot_id()
     with UncommittedFiles(name, table.io) as files, translated(table.catalog.name, table=name):
 
         def stage(transaction: TableTransaction) -> None:
             files.next_attempt()
             metadata = transaction.table_metadata
             head = head_of(metadata, branch, name)
-            rest = files.open_attempt_writer(metadata)
-            changes = remove_matching_rows(metadata, table.io, head, where, rest)
-            changes.added = list(rest.finish())
+            open_writer = partial(files.open_attempt_writer, metadata)
+            changes = remove_matching_rows(metadata, table.io, head, where, open_writer)
             if changes.removed:
                 fork_branch(transaction, branch, head)
                 SnapshotProducer(
@@ -46,5 +47,5 @@ def delete_rows(
                 ).commit()
                 files.send()
 
-        committed = commit(table, stage, budget=budget, snapshot_id=snapshot_id, on_lost_answer=files.keep_attempt)
+        committed = commit(table, stage, budget=budget, snapshot_id=snapshot_id, on_lost_response=files.response_lost)
     return committed.table.metadata.snapshot_by_id(snapshot_id)

@@ -8,8 +8,9 @@ from pyiceberg.table import Table
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import SchemaChange, SchemaEvolution
 from floe_dagster_iceberg.table.metadata_session import MetadataSession, table_name
+from floe_dagster_iceberg.table.names import TableRef, to_identifier
 from floe_dagster_iceberg.table.schema_staging import stage_schema_evolution
-from floe_dagster_iceberg.table.session import TableRef, table_attributes, to_identifier
+from floe_dagster_iceberg.table.session import table_attributes
 from floe_dagster_iceberg.table.spec_changes import SpecChanges, stage_spec_changes
 from floe_dagster_iceberg.telemetry import traced
 

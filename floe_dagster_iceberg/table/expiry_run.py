@@ -28,8 +28,8 @@ from floe_dagster_iceberg.table.lost_refs import RefCheck, bring_back_lost_refs
 from floe_dagster_iceberg.table.maintenance_marks import last_run_property
 from floe_dagster_iceberg.table.metadata_session import table_name
 from floe_dagster_iceberg.table.moments import to_timestamp_ms
+from floe_dagster_iceberg.table.names import to_identifier
 from floe_dagster_iceberg.table.reachability import ReadManifests, ReferencedFiles
-from floe_dagster_iceberg.table.session import to_identifier
 from floe_dagster_iceberg.table.stored_files import Place, StoredFile
 
 Progress = Callable[[str], None]

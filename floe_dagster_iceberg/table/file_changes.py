@@ -47,7 +47,9 @@ class FileChanges:
     def live_entries(self) -> Iterator[ManifestEntry]:
         """Entries of the data files in the opened manifests."""
         for _, entries in self.opened:
-            yield from (entry for entry in entries if entry.data_file.content == DataFileContent.DATA)
+            for entry in entries:
+                if entry.data_file.content == DataFileContent.DATA:
+                    yield entry
 
     def remove(self, files: Iterable[DataFile]) -> None:
         """Take data files out of the table."""
@@ -70,7 +72,9 @@ class FileChanges:
     def carried_over(self) -> Iterator[ManifestFile]:
         """Manifests that the commit leaves as they are."""
         yield from self.unopened
-        yield from (manifest for manifest, entries in self.opened if len(self._kept(entries)) == len(entries))
+        for manifest, entries in self.opened:
+            if len(self._kept(entries)) == len(entries):
+                yield manifest
 
     def rewritten(self) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
         """Manifests that lose files, with the entries that stay."""

@@ -1,4 +1,4 @@
-"""Data files on their way to disk: a lane writes one after the other, and lanes are encoded on all cores."""
+"""Data files on their way to disk, each partition's one after the other, encoded on all cores."""
 
 import itertools
 import os
@@ -32,12 +32,11 @@ from floe_dagster_iceberg.table.partition_split import Partition
 MOST_THREADS: Final = 4
 
 
-class FilesOfWrite:
+class DataFileFactory:
     """The data files of one write.
 
     Attributes:
-        started: Where each of them is or was about to be.
-        finished: Those that are whole.
+        by_location: Each of them, in the order they were begun; None is a file that is not whole.
     """
 
     def __init__(self, metadata: TableMetadata, schema: Schema, io: FileIO, target_bytes: int) -> None:
@@ -45,14 +44,13 @@ class FilesOfWrite:
         self._metadata, self._schema, self._io = metadata, schema, io
         self._locations = load_location_provider(metadata.location, metadata.properties)
         self._write_id, self._counter = uuid.uuid4(), itertools.count()
-        self.started: list[str] = []
-        self.finished: list[DataFile] = []
+        self.by_location: dict[str, DataFile | None] = {}
 
     def start(self, partition: Partition | None, first_rows: pa.Table) -> tuple[OutputFile, ParquetFormatWriter]:
         """Begin a file; the first rows decide how its columns are encoded."""
         name = f"{next(self._counter):05d}-0-{self._write_id}.parquet"
         location = self._locations.new_data_location(name, partition)
-        self.started.append(location)
+        self.by_location[location] = None
         output = self._io.new_output(location)
         writer = open_parquet_writer(output, self._schema, self._metadata.properties)
         leave_without_dictionary(writer, unrepeated_columns(first_rows))
@@ -61,47 +59,45 @@ class FilesOfWrite:
     def finish(self, output: OutputFile, writer: ParquetFormatWriter, partition: Partition | None) -> None:
         """Close a file; from now on it belongs to the write."""
         statistics = writer.close()
-        self.finished.append(
-            DataFile.from_args(
-                content=DataFileContent.DATA,
-                file_path=output.location,
-                file_format=FileFormat.PARQUET,
-                partition=partition.partition if partition is not None else Record(),
-                file_size_in_bytes=len(output),
-                sort_order_id=None,
-                spec_id=self._metadata.default_spec_id,
-                equality_ids=None,
-                key_metadata=None,
-                **statistics.to_serialized_dict(),
-            )
+        self.by_location[output.location] = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=output.location,
+            file_format=FileFormat.PARQUET,
+            partition=partition.partition if partition is not None else Record(),
+            file_size_in_bytes=len(output),
+            sort_order_id=None,
+            spec_id=self._metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
         )
 
 
-class FileLane:
+class RollingFileWriter:
     """Files of one partition, one after the other.
 
     Attributes:
-        encoding: What a thread is doing for this lane.
+        encoding: What a thread is doing for it.
         last_used: When rows came last, in turns of the writer.
         filled_a_file: Whether one file reached its target size.
     """
 
-    def __init__(self, files: FilesOfWrite, partition: Partition | None) -> None:
+    def __init__(self, files: DataFileFactory, partition: Partition | None) -> None:
         self._files, self._partition = files, partition
         self._file: tuple[OutputFile, ParquetFormatWriter] | None = None
         self.encoding: Future[None] | None = None
         self.last_used = 0
         self.filled_a_file = False
-        self._lock, self._abandoned = threading.Lock(), False
+        self._lock, self._aborted = threading.Lock(), False
 
     @property
     def may_have_an_open_file(self) -> bool:
         """Whether a file is begun, or about to be by a thread."""
         return self._file is not None or (self.encoding is not None and not self.encoding.done())
 
-    def sibling(self) -> "FileLane":
-        """Another lane of the same partition."""
-        return FileLane(self._files, self._partition)
+    def for_same_partition(self) -> "RollingFileWriter":
+        """Another writer for the same partition."""
+        return RollingFileWriter(self._files, self._partition)
 
     def write_row_group(self, rows: pa.Table) -> None:
         """Add a row group, to a new file if need be, which is closed when it is full."""
@@ -121,32 +117,32 @@ class FileLane:
         """Finish the file that is open, if one is."""
         if self._file is not None:
             self._files.finish(*self._file, self._partition)
-            # Not before: until it is closed, whoever abandons it has to know it.
+            # Not before: until it is closed, aborting has to know it.
             self._file = None
 
     def work(self, task: Callable[[], None]) -> None:
-        """Do something for this lane, in whatever thread, unless nobody wants it any more."""
+        """Do something for it, in whatever thread, unless it was aborted."""
         with self._lock:
-            if not self._abandoned:
+            if not self._aborted:
                 task()
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for the thread that is at work here; raises what it met."""
         if self.encoding is not None:
             # A failure stays, for whoever asks again.
             self.encoding.result()
             self.encoding = None
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Leave the file as it is, when the thread that is at work here has ended; none begins any more."""
         with self._lock:
-            self._abandoned = True
+            self._aborted = True
             if self._file is not None:
                 close_quietly(self._file[1])
                 self._file = None
 
 
-class EncodingThreads:
+class EncoderPool:
     """Threads that encode; none of them starts before there is work, and no work waits in a queue."""
 
     def __init__(self) -> None:
@@ -154,27 +150,27 @@ class EncodingThreads:
         self._pool: ThreadPoolExecutor | None = None
         self._at_work: set[Future[None]] = set()
 
-    def start(self, lane: FileLane, work: Callable[[], None]) -> None:
-        """Do something for a lane as soon as a thread is free; waits until one is."""
-        lane.settle()
+    def start(self, writer: RollingFileWriter, work: Callable[[], None]) -> None:
+        """Do something for a writer as soon as a thread is free; waits until one is."""
+        writer.wait()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=self.count, thread_name_prefix="floe-encode")
         if len(self._at_work) >= self.count:
             _, self._at_work = wait(self._at_work, return_when=FIRST_COMPLETED)
-        lane.encoding = self._pool.submit(lane.work, work)
-        self._at_work.add(lane.encoding)
+        writer.encoding = self._pool.submit(writer.work, work)
+        self._at_work.add(writer.encoding)
 
-    def do_here(self, lane: FileLane, work: Callable[[], None]) -> None:
-        """The same in this thread; as with the others, whoever settles the lane is told what went wrong."""
-        lane.settle()
+    def run_inline(self, writer: RollingFileWriter, work: Callable[[], None]) -> None:
+        """The same in this thread; as with the others, waiting for the writer raises what went wrong."""
+        writer.wait()
         done: Future[None] = Future()
         try:
-            lane.work(work)
-        except Exception as error:  # noqa: BLE001 - raised by whoever settles the lane
+            writer.work(work)
+        except Exception as error:  # noqa: BLE001 - raised by `wait`
             done.set_exception(error)
         else:
             done.set_result(None)
-        lane.encoding = done
+        writer.encoding = done
 
     def stop(self) -> None:
         """Wait for all, and end."""

@@ -1,6 +1,7 @@
 """Row filters as users write them, checked against a table's columns."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -24,16 +25,26 @@ from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import RowFilter
+from floe_dagster_iceberg.table.names import table_name
 
 
-def to_row_filter(table: Table, row_filter: RowFilter) -> BooleanExpression:
+@dataclass(frozen=True)
+class CheckedFilter:
+    """A filter that needs no check: one of our own, or of those that `to_row_filter` returned."""
+
+    expression: BooleanExpression
+
+
+def to_row_filter(table: Table, row_filter: RowFilter | CheckedFilter) -> BooleanExpression:
     """A PyIceberg expression whose columns and literals fit the table.
 
     Raises:
         ValidationError: The text is no filter, a column is not there, or a literal is of another type.
             The message names columns, never the filter's values.
     """
-    name = ".".join(table.name())
+    if isinstance(row_filter, CheckedFilter):
+        return row_filter.expression
+    name = table_name(table)
     if isinstance(row_filter, str):
         try:
             expression = parser.parse(row_filter)

@@ -14,7 +14,7 @@ from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_manifests
 from floe_dagster_iceberg.table.file_groups import FileGroup, plan_groups, to_group_limits
 from floe_dagster_iceberg.table.live_files import LiveFiles, read_live_files
-from floe_dagster_iceberg.table.session import to_identifier
+from floe_dagster_iceberg.table.names import to_identifier
 
 _MIB = 1024 * 1024
 # Upper edges of the histogram's bars; what is larger goes into a last bar without an edge.

@@ -25,7 +25,7 @@ from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot
 from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.table.maintenance_marks import snapshot_properties_of
 from floe_dagster_iceberg.table.metadata_session import table_name
-from floe_dagster_iceberg.table.session import to_identifier
+from floe_dagster_iceberg.table.names import to_identifier
 from floe_dagster_iceberg.table.uncommitted import Outcome
 
 # A manifest that is nearly as large as asked for stays as it is.
@@ -113,10 +113,10 @@ def rewrite_manifests(
                 rewriting.stage,
                 budget=budget,
                 snapshot_id=rewriting.snapshot_id,
-                on_lost_answer=rewriting.outcome.lose_answer,
+                on_lost_response=rewriting.outcome.response_lost,
             )
         except BaseException as error:
-            if not rewriting.outcome.may_be_there(error):
+            if not rewriting.outcome.may_have_committed(error):
                 rewriting.discard()
             raise
     return MaintenanceResult.of_work(
@@ -150,7 +150,7 @@ class _Rewriting:
         self.outcome = Outcome()
 
     def stage(self, transaction: TableTransaction) -> None:
-        self.outcome.plan()
+        self.outcome.next_attempt()
         metadata, io = transaction.table_metadata, self._table.io
         head = head_of(metadata, MAIN_BRANCH, table_name(self._table))
         manifests = read_manifests(head, io)

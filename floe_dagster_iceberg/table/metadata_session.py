@@ -8,7 +8,8 @@ from pyiceberg.table import Table
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import TableTransaction
 from floe_dagster_iceberg.table.commit import commit, refresh
-from floe_dagster_iceberg.table.session import CatalogSession, TableRef
+from floe_dagster_iceberg.table.names import TableRef
+from floe_dagster_iceberg.table.session import CatalogSession
 
 T = TypeVar("T")
 

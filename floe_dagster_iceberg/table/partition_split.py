@@ -24,13 +24,14 @@ class Partition(PartitionKey):
 
     @cached_property
     def partition(self) -> Record:
-        return Record(*(self._stored(value) for value in self.field_values))
-
-    def _stored(self, value: PartitionFieldValue) -> object:
-        # PyIceberg goes by the source column's type, and takes the number of a bucket for a time of day.
-        if isinstance(value.field.transform, BucketTransform):
-            return value.value
-        return partition_record_value(value.field, value.value, self.schema)
+        stored: list[object] = []
+        for value in self.field_values:
+            if isinstance(value.field.transform, BucketTransform):
+                # PyIceberg goes by the source column's type, and takes the number of a bucket for a time of day.
+                stored.append(value.value)
+            else:
+                stored.append(partition_record_value(value.field, value.value, self.schema))
+        return Record(*stored)
 
 
 class PartitionSplitter:
@@ -44,7 +45,7 @@ class PartitionSplitter:
         if self._spec.is_unpartitioned():
             yield None, batch
             return
-        names = [str(position) for position in range(len(self._spec.fields))]
+        names = list(map(str, range(len(self._spec.fields))))
         keys = pa.Table.from_arrays([self._values(batch, field) for field in self._spec.fields], names=names)
         groups = (
             keys.append_column(_ROW, pa.arange(0, batch.num_rows))
@@ -52,7 +53,11 @@ class PartitionSplitter:
             .aggregate([(_ROW, "list")])
         )
         for group in range(groups.num_rows):
-            partition = self._partition([groups.column(name)[group].as_py() for name in names])
+            values = [
+                PartitionFieldValue(field=field, value=groups.column(name)[group].as_py())
+                for name, field in zip(names, self._spec.fields, strict=True)
+            ]
+            partition = Partition(field_values=values, partition_spec=self._spec, schema=self._schema)
             if groups.num_rows == 1:
                 yield partition, batch
             else:
@@ -70,13 +75,3 @@ class PartitionSplitter:
         if isinstance(column.type, pa.BaseExtensionType):
             column = column.storage
         return field.transform.pyarrow_transform(source.field_type)(column)
-
-    def _partition(self, values: list[object]) -> Partition:
-        return Partition(
-            field_values=[
-                PartitionFieldValue(field=field, value=value)
-                for field, value in zip(self._spec.fields, values, strict=True)
-            ],
-            partition_spec=self._spec,
-            schema=self._schema,
-        )

@@ -1,10 +1,11 @@
 """What must change in a table's schema so that given rows fit into it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Transaction
 from pyiceberg.types import (
@@ -19,7 +20,6 @@ from pyiceberg.types import (
 from floe_dagster_iceberg.errors import IncompatibleSchemaChangeError, SchemaEvolutionError
 from floe_dagster_iceberg.models.writing import EvolutionMode
 from floe_dagster_iceberg.table._pyiceberg import arrow_schema_without_ids
-from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.schema_changes import widens
 
 if TYPE_CHECKING:
@@ -77,15 +77,24 @@ class MakeColumnOptional:
 ColumnChange = AddColumn | WidenColumn | MakeColumnOptional
 
 
-def reconcile(table: str, schema: Schema, rows: ArrowRows, *, mode: EvolutionMode) -> list[ColumnChange]:
+def reconcile(
+    table: str, schema: Schema, rows: pa.Schema, *, null_counts: Mapping[str, int], mode: EvolutionMode
+) -> list[ColumnChange]:
     """The changes that make rows fit, smallest first come; empty when they fit already.
+
+    Args:
+        table: Name of the table, for messages.
+        schema: Its schema.
+        rows: The columns of the rows; those that hold only NULL may have no type.
+        null_counts: NULLs in the columns of the rows, as far as they are counted.
+        mode: Which changes the rows may bring along.
 
     Raises:
         SchemaEvolutionError: The rows do not fit and the mode does not allow what would make them.
     """
     changes = list(_Reconciler(table, mode).struct(schema.as_struct(), _rows_struct(table, schema, rows), ()))
     for field in schema.fields:
-        if field.required and field.name in rows.schema.names and rows.null_count(field.name):
+        if field.required and null_counts.get(field.name) and not pa.types.is_null(rows.field(field.name).type):
             if mode is not EvolutionMode.WIDEN:
                 raise _refused(table, (field.name,), "is required and the rows hold NULL in it", "widen")
             changes.append(MakeColumnOptional((field.name,)))
@@ -114,17 +123,20 @@ def _telling_clashes(table: str) -> Iterator[None]:
         ) from None
 
 
-def _rows_struct(table: str, schema: Schema, rows: ArrowRows) -> StructType:
-    for name in rows.untyped_columns:
-        if name not in schema.column_names:
+def _rows_struct(table: str, schema: Schema, rows: pa.Schema) -> StructType:
+    typed: list[pa.Field] = []
+    for column in rows:
+        if not pa.types.is_null(column.type):
+            typed.append(column)
+        elif column.name not in schema.column_names:
             raise SchemaEvolutionError(
-                f"Column '{name}' holds only NULL and has no type, and '{table}' has no such column. "
+                f"Column '{column.name}' holds only NULL and has no type, and '{table}' has no such column. "
                 "Cast it to the type it should have, or drop it.",
                 table=table,
-                column=name,
+                column=column.name,
             )
     with _telling_clashes(table):
-        return arrow_schema_without_ids(rows.schema, format_version=2).as_struct()
+        return arrow_schema_without_ids(pa.schema(typed), format_version=2).as_struct()
 
 
 class _Reconciler:
@@ -132,10 +144,13 @@ class _Reconciler:
         self._table, self._mode = table, mode
 
     def struct(self, table: StructType, rows: StructType, path: Path) -> Iterator[ColumnChange]:
-        have = {field.name: field for field in rows.fields}
+        have, known = dict[str, IcebergType](), set[str]()
+        for field in rows.fields:
+            have[field.name] = field.field_type
         for field in table.fields:
+            known.add(field.name)
             if field.name in have:
-                yield from self._column(field.field_type, have[field.name].field_type, (*path, field.name))
+                yield from self._column(field.field_type, have[field.name], (*path, field.name))
             elif field.required:
                 raise SchemaEvolutionError(
                     f"The rows lack column '{'.'.join((*path, field.name))}', which '{self._table}' requires. "
@@ -143,7 +158,6 @@ class _Reconciler:
                     table=self._table,
                     column=".".join((*path, field.name)),
                 )
-        known = {field.name for field in table.fields}
         for field in rows.fields:
             if field.name not in known:
                 yield self._add(field, path, known)

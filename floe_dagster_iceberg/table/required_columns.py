@@ -12,6 +12,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from floe_dagster_iceberg.errors import IncompatibleSchemaChangeError
 from floe_dagster_iceberg.table._pyiceberg import FileReader
+from floe_dagster_iceberg.table.names import table_name
 from floe_dagster_iceberg.table.schema_changes import RequiredColumn
 from floe_dagster_iceberg.table.schema_tree import nodes_by_id
 
@@ -32,7 +33,7 @@ def refuse_nulls(table: Table, metadata: TableMetadata, column: RequiredColumn) 
         is_certain = nulls is not None and not task.delete_files and column.field_id in _top_level_ids(column.schema)
         if is_certain or _file_holds_null(table, metadata, task, column):
             raise IncompatibleSchemaChangeError(
-                ".".join(table.name()),
+                table_name(table),
                 column=column.name,
                 reason="it cannot be required while rows hold NULL in it, or were written before it was added; "
                 "fill it first",

@@ -1,6 +1,6 @@
-"""Rows matching a filter, taken out of a table: whole files dropped, straddling files rewritten."""
+"""Rows matching a filter, taken out of a table: whole files dropped, partially matching files rewritten."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,17 +22,21 @@ from floe_dagster_iceberg.table.row_mask import compares_uuids, mask_rows
 
 
 def remove_matching_rows(
-    metadata: TableMetadata, io: FileIO, snapshot: Snapshot | None, row_filter: BooleanExpression, out: DataFileWriter
+    metadata: TableMetadata,
+    io: FileIO,
+    snapshot: Snapshot | None,
+    row_filter: BooleanExpression,
+    open_writer: Callable[[], DataFileWriter],
 ) -> FileChanges:
     """Plan the removal of all rows matching a filter.
 
     Files whose rows all match are dropped unread. Of files where only some match, the rows
-    that stay are written to `out`; the caller finishes it and adds the files.
+    that stay are written by a writer that is opened for them, and its files are added.
     """
     changes = FileChanges.read(metadata, io, snapshot, may_hold=row_filter)
-    if isinstance(row_filter, AlwaysFalse) or snapshot is None:
+    if isinstance(row_filter, AlwaysFalse) or not changes.opened:
         return changes
-    straddling: list[DataFile] = []
+    partially_matching: list[DataFile] = []
     matches = FileMatcher(metadata, row_filter)
     for entry in changes.live_entries():
         # Most files that are looked at hold none of the rows, so that is asked first.
@@ -41,14 +45,16 @@ def remove_matching_rows(
         if matches.all_rows(entry.data_file):
             changes.remove([entry.data_file])
         else:
-            straddling.append(entry.data_file)
-    if straddling:
-        for task in tasks_for(metadata, io, snapshot, straddling, row_filter):
+            partially_matching.append(entry.data_file)
+    if snapshot is not None and partially_matching:
+        writer = open_writer()
+        for task in tasks_for(metadata, io, snapshot, partially_matching, row_filter):
             rows = read_task(metadata, io, task)
             kept = rows.filter(pc.invert(mask_rows(rows, metadata.schema(), row_filter)))
             if kept.num_rows < rows.num_rows:
                 changes.remove([task.file])
-                out.write(ArrowRows(kept))
+                writer.write(ArrowRows(kept))
+        changes.added = writer.finish()
     return changes
 
 

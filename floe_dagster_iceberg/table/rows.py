@@ -15,9 +15,10 @@ from floe_dagster_iceberg.table.arrow_rows import to_arrow_rows
 from floe_dagster_iceberg.table.delete import delete_rows
 from floe_dagster_iceberg.table.filters import to_row_filter
 from floe_dagster_iceberg.table.metadata_session import MetadataSession
-from floe_dagster_iceberg.table.scope import FilterScope
-from floe_dagster_iceberg.table.session import TableRef, table_attributes, to_identifier
-from floe_dagster_iceberg.table.write import RowWrite, write_rows
+from floe_dagster_iceberg.table.names import TableRef, to_identifier
+from floe_dagster_iceberg.table.scope import RowScope
+from floe_dagster_iceberg.table.session import table_attributes
+from floe_dagster_iceberg.table.write import TableWrite, write_rows
 from floe_dagster_iceberg.telemetry import annotate, tell_written, traced
 from floe_dagster_iceberg.telemetry import attributes as names
 
@@ -232,12 +233,13 @@ class RowOperations(MetadataSession):
         loaded = self._load(table)
         strategy = settings.commit_strategy or self.config.default_commit_strategy
         annotate({names.COMMIT_STRATEGY: strategy.value})
-        written = write_rows(
+        result = write_rows(
             loaded,
-            RowWrite(
-                rows=rows,
-                mode=settings.mode,
-                scope=FilterScope(_replaced_rows(loaded, settings)),
+            rows,
+            TableWrite(
+                to_identifier(loaded),
+                settings.mode,
+                scope=RowScope(row_filter=_replaced_rows(loaded, settings)),
                 keys=tuple(settings.join_columns),
                 evolution=EvolutionMode.WIDEN if evolve_schema else EvolutionMode.NONE,
                 snapshot_properties=settings.snapshot_properties,
@@ -246,8 +248,8 @@ class RowOperations(MetadataSession):
             ),
             self._budget,
         )
-        annotate({names.ATTEMPTS: written.attempts})
-        return SnapshotInfo.from_pyiceberg_snapshot(written.snapshot)
+        annotate({names.ATTEMPTS: result.attempts})
+        return result.snapshot
 
 
 def _write_config(table: TableRef, config: WriteConfig | None, keywords: dict[str, Any]) -> WriteConfig:

@@ -19,10 +19,11 @@ from floe_dagster_iceberg.table._pyiceberg import FileReader
 from floe_dagster_iceberg.table._pyiceberg.planning import NullSafeScan
 from floe_dagster_iceberg.table.damaged_files import reading_files
 from floe_dagster_iceberg.table.file_matcher import FileMatcher
-from floe_dagster_iceberg.table.filters import to_row_filter
+from floe_dagster_iceberg.table.filters import CheckedFilter, to_row_filter
 from floe_dagster_iceberg.table.moments import to_timestamp_ms
+from floe_dagster_iceberg.table.names import TableRef, table_name
 from floe_dagster_iceberg.table.row_mask import compares_uuids, mask_rows
-from floe_dagster_iceberg.table.session import CatalogSession, TableRef, table_attributes
+from floe_dagster_iceberg.table.session import CatalogSession, table_attributes
 from floe_dagster_iceberg.telemetry import Operation, running_operation, traced
 from floe_dagster_iceberg.telemetry import attributes as names
 from floe_dagster_iceberg.telemetry.metrics import count_read
@@ -45,7 +46,7 @@ class ScanOperations(CatalogSession):
         self,
         table: TableRef,
         columns: Sequence[str] | None = None,
-        row_filter: RowFilter | None = None,
+        row_filter: RowFilter | CheckedFilter | None = None,
         snapshot_id: int | None = None,
         limit: int | None = None,
         *,
@@ -75,7 +76,7 @@ class ScanOperations(CatalogSession):
         if compares_uuids(_every_column(scan), scan.row_filter):
             schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
             return pa.Table.from_batches(list(_batches(loaded, scan, schema)), schema=schema).slice(0, limit)
-        with translated(loaded.catalog.name, table=".".join(loaded.name())), reading_files(loaded.location()):
+        with translated(loaded.catalog.name, table=table_name(loaded)), reading_files(loaded.location()):
             return scan.to_arrow()
 
     @traced("scan_batches", _scan_attributes)
@@ -83,7 +84,7 @@ class ScanOperations(CatalogSession):
         self,
         table: TableRef,
         columns: Sequence[str] | None = None,
-        row_filter: RowFilter | None = None,
+        row_filter: RowFilter | CheckedFilter | None = None,
         snapshot_id: int | None = None,
         *,
         as_of: datetime | None = None,
@@ -123,7 +124,7 @@ def _batches(table: Table, scan: DataScan, schema: pa.Schema) -> Iterator[pa.Rec
         projected_schema=every_column if filters_itself else scan.projection(),
         row_filter=AlwaysTrue() if filters_itself else scan.row_filter,
     )
-    with translated(table.catalog.name, table=".".join(table.name())):
+    with translated(table.catalog.name, table=table_name(table)):
         for batch in rows.stream(_plan(scan) if filters_itself else scan.plan_files()):
             found = pa.Table.from_batches([batch])
             if filters_itself:
@@ -145,10 +146,10 @@ def _data_scan(
     table: Table,
     snapshot_id: int | None,
     columns: Sequence[str] | None,
-    row_filter: RowFilter | None,
+    row_filter: RowFilter | CheckedFilter | None,
     limit: int | None,
 ) -> DataScan:
-    name = ".".join(table.name())
+    name = table_name(table)
     where = AlwaysTrue() if row_filter is None else to_row_filter(table, row_filter)
     if isinstance(columns, str):
         raise ValidationError(f"Columns of '{name}' are given as a list of names, like ['{columns}'].", table=name)
@@ -183,7 +184,7 @@ def version_to_read(table: Table, *, snapshot_id: int | None, as_of: datetime | 
         ValidationError: More than one version is asked for, or a time without a zone.
         SnapshotNotFoundError: The table has no such version.
     """
-    name = ".".join(table.name())
+    name = table_name(table)
     asked = {"snapshot_id": snapshot_id, "as_of": as_of, "ref": ref}
     given = [word for word, value in asked.items() if value is not None]
     if len(given) > 1:

@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import PartitionSpec, TableSchema
 from floe_dagster_iceberg.table._pyiceberg import arrow_schema_without_ids
-from floe_dagster_iceberg.table.arrow_rows import to_arrow_rows
+from floe_dagster_iceberg.table.arrow_rows import to_storable_schema
 
 SchemaLike: TypeAlias = TableSchema | pa.Schema | Schema
 SpecLike: TypeAlias = PartitionSpec | IcebergSpec | None
@@ -82,9 +82,9 @@ def to_iceberg_spec(table: object, schema: Schema, spec: SpecLike) -> IcebergSpe
 
 
 def _from_arrow(table: object, schema: pa.Schema) -> Schema:
-    rows = to_arrow_rows(schema.empty_table())
-    if rows.untyped_columns:
+    columns = to_storable_schema(schema)
+    if untyped := [column.name for column in columns if pa.types.is_null(column.type)]:
         raise ValidationError(
-            f"Columns of '{table}' have no type, only NULL: {', '.join(rows.untyped_columns)}. Cast them.", table=table
+            f"Columns of '{table}' have no type, only NULL: {', '.join(untyped)}. Cast them.", table=table
         )
-    return assign_fresh_schema_ids(arrow_schema_without_ids(rows.schema, format_version=2))
+    return assign_fresh_schema_ids(arrow_schema_without_ids(columns, format_version=2))

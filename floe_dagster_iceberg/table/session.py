@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from threading import Lock
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from opentelemetry.trace import Tracer
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from floe_dagster_iceberg.errors import StaleTableMetadataError, ValidationError
+from floe_dagster_iceberg.errors import StaleTableMetadataError
 from floe_dagster_iceberg.models import (
     IcebergTableManagerConfig,
     StaleTableRecoveryMode,
@@ -18,13 +18,12 @@ from floe_dagster_iceberg.models import (
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, StoragePlugin
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.commit import CommitBudget
+from floe_dagster_iceberg.table.names import TableRef, to_identifier
 from floe_dagster_iceberg.table.recovery import repair_table
 from floe_dagster_iceberg.telemetry import Telemetry, describe_table
 from floe_dagster_iceberg.telemetry import attributes as names
 
 Answer = TypeVar("Answer")
-TableRef: TypeAlias = Table | str | TableIdentifier
-"""A table, by itself or by name."""
 
 
 class CatalogSession:
@@ -85,46 +84,26 @@ class CatalogSession:
             with translated(catalog.name, table=identifier):
                 return catalog.load_table(identifier.as_tuple)
 
-        return self.recovering(identifier, load)
+        return self.with_metadata_repair(identifier, load)
 
-    def recovering(self, table: TableIdentifier, use: Callable[[], Answer]) -> Answer:
+    def with_metadata_repair(self, table: TableIdentifier, use: Callable[..., Answer], *args: Any) -> Answer:
         """Use a table; where its metadata cannot be read and may be repaired, repair it and use it then.
+
+        Args:
+            table: The table.
+            use: What is done with it; called again after a repair.
+            *args: Its arguments.
 
         Raises:
             StaleTableMetadataError: It cannot be read, and is not to be repaired or cannot be.
         """
         try:
-            return use()
+            return use(*args)
         except StaleTableMetadataError as stale:
             if self.config.stale_table_recovery_mode is not StaleTableRecoveryMode.REPAIR:
                 raise
             repair_table(self.catalog, table, stale)
-        return use()
-
-
-def to_identifier(table: TableRef | TableConfig) -> TableIdentifier:
-    """The name of a table.
-
-    Raises:
-        ValidationError: The text is no table name.
-    """
-    match table:
-        case TableIdentifier():
-            return table
-        case TableConfig():
-            return table.identifier
-        case Table():
-            *namespace, name = table.name()
-            return TableIdentifier.model_construct(namespace=".".join(namespace), name=name)
-        case str():
-            try:
-                return TableIdentifier.from_string(table)
-            except ValueError as error:
-                raise ValidationError(_first_sentence(error), table=table) from None
-        case _:
-            raise ValidationError(
-                f"A table is given as 'namespace.name', a TableIdentifier or a Table, not as {type(table).__name__}."
-            )
+        return use(*args)
 
 
 def table_attributes(table: TableRef | TableConfig, *_: Any, **__: Any) -> dict[str, Any]:
@@ -138,7 +117,3 @@ def _name_of(source: CatalogPlugin | Catalog) -> str:
         return str(source.name)
     config = getattr(source, "config", None)
     return str(getattr(config, "catalog_name", None) or getattr(source, "name", type(source).__name__))
-
-
-def _first_sentence(error: ValueError) -> str:
-    return str(error)

@@ -6,7 +6,6 @@ that the mask lets in, and no other.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -86,12 +85,13 @@ def to_expression(
     Raises:
         ValidationError: A column is missing, or its type cannot tell the partitions apart.
     """
-    return _any_of(
-        [
-            _all_of([_to_predicate(constraint, schema, naive_timezone) for constraint in conjunction])
-            for conjunction in rows.any_of
-        ]
-    )
+    any_of: list[BooleanExpression] = []
+    for conjunction in rows.any_of:
+        met: BooleanExpression = AlwaysTrue()
+        for constraint in conjunction:
+            met = And(met, _to_predicate(constraint, schema, naive_timezone))
+        any_of.append(met)
+    return _any_of(any_of)
 
 
 def match_rows(
@@ -106,16 +106,17 @@ def match_rows(
     Raises:
         ValidationError: A column is missing in table or data, or has a type that cannot tell the partitions apart.
     """
-    columns = {name: _ArrowColumn.load(data, find_column(schema, name), name) for name in rows.columns}
-    inside = _constant(value=False, length=data.num_rows)
+    nowhere = pa.chunked_array([pa.repeat(value=False, size=data.num_rows)], type=pa.bool_())
+    columns, has_null, inside = dict[str, _ArrowColumn](), nowhere, nowhere
+    for name in rows.columns:
+        column = columns[name] = _ArrowColumn.load(data, find_column(schema, name), name)
+        has_null = pc.or_(has_null, column.values.is_null())
     for conjunction in rows.any_of:
-        met = _constant(value=True, length=data.num_rows)
+        met = pc.invert(nowhere)
         for constraint in conjunction:
             column = columns[constraint.column]
             met = pc.and_(met, column.mask(to_typed(constraint, column.iceberg_type, naive_timezone=naive_timezone)))
         inside = pc.or_(inside, met)
-    missing = (column.values.is_null() for column in columns.values())
-    has_null = reduce(pc.or_, missing, _constant(value=False, length=data.num_rows))
     return SliceMembership(
         inside=inside,
         rows_outside=_count(pc.invert(inside)),
@@ -140,16 +141,8 @@ def _to_predicate(constraint: Constraint, schema: Schema, naive_timezone: str) -
             return _any_of([In(term=reference, literals=chunk) for chunk in chunks])
 
 
-def _all_of(expressions: list[BooleanExpression]) -> BooleanExpression:
-    return And(*expressions) if len(expressions) > 1 else next(iter(expressions), AlwaysTrue())
-
-
 def _any_of(expressions: list[BooleanExpression]) -> BooleanExpression:
     return Or(*expressions) if len(expressions) > 1 else next(iter(expressions), AlwaysFalse())
-
-
-def _constant(*, value: bool, length: int) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.repeat(value, length)], type=pa.bool_())
 
 
 def _count(mask: pa.ChunkedArray) -> int:

@@ -14,7 +14,8 @@ from floe_dagster_iceberg.table.lost_refs import bring_back_lost_refs
 from floe_dagster_iceberg.table.managed_snapshots import ManagedSnapshots
 from floe_dagster_iceberg.table.metadata_session import MetadataSession, table_name
 from floe_dagster_iceberg.table.moments import to_milliseconds, to_timestamp_ms
-from floe_dagster_iceberg.table.session import TableRef, table_attributes, to_identifier
+from floe_dagster_iceberg.table.names import TableRef, to_identifier
+from floe_dagster_iceberg.table.session import table_attributes
 from floe_dagster_iceberg.telemetry import annotate, traced
 from floe_dagster_iceberg.telemetry import attributes as names
 

@@ -17,7 +17,6 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
-from floe_dagster_iceberg.table.data_files import delete_files
 
 # Object stores answer a request in tens of milliseconds, and take many at a time.
 PARALLEL_REQUESTS: Final = 8
@@ -126,6 +125,19 @@ def move_file(io: FileIO, source: str, target: str) -> None:
                 "(catalog property py-io-impl).",
                 engine="pyiceberg",
             )
+
+
+def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:
+    """Delete files, as many as can be; returns those that could not."""
+    left: list[str] = []
+    for location in locations:
+        try:
+            io.delete(location)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            left.append(location)
+    return left
 
 
 def delete_many(io: FileIO, locations: Sequence[str]) -> list[str]:

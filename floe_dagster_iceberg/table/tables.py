@@ -7,9 +7,10 @@ from pyiceberg.table import Table
 from floe_dagster_iceberg.errors import TableAlreadyExistsError, ValidationError
 from floe_dagster_iceberg.models import IDENTIFIER_PATTERN, TableConfig, TableIdentifier
 from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.table.names import TableRef, to_identifier
 from floe_dagster_iceberg.table.namespaces import ensure_namespace, ensure_parent
 from floe_dagster_iceberg.table.schemas import SchemaLike, SpecLike, to_iceberg_schema, to_iceberg_spec
-from floe_dagster_iceberg.table.session import CatalogSession, TableRef, table_attributes, to_identifier
+from floe_dagster_iceberg.table.session import CatalogSession, table_attributes
 from floe_dagster_iceberg.telemetry import attributes as names
 from floe_dagster_iceberg.telemetry import traced
 

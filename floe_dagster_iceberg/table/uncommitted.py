@@ -20,16 +20,15 @@ from floe_dagster_iceberg.table.data_files import DataFileWriter
 class Outcome:
     """Whether a commit that ends with an error may have landed, or may still do so.
 
-    Whoever interrupts a commit on its way, as Dagster does when a run is terminated, leaves the
-    outcome unknown, and so does an error of which nobody knows whether it came before or after the
-    commit. An attempt whose answer was lost may land as long as the table stays as it was, whatever
-    becomes of the attempts after it.
+    Interrupting a commit on its way, as Dagster does when a run is terminated, leaves the outcome unknown, and so
+    does an error that may have come before or after the commit. An attempt whose response was lost may land as long
+    as the table stays as it was, whatever becomes of the attempts after it.
     """
 
     def __init__(self) -> None:
-        self._sent = self._unanswered = False
+        self._sent = self._response_lost = False
 
-    def plan(self) -> None:
+    def next_attempt(self) -> None:
         """An attempt begins; nothing of it is sent."""
         self._sent = False
 
@@ -37,21 +36,21 @@ class Outcome:
         """All is staged: from here on the files of the attempt may belong to the table."""
         self._sent = True
 
-    def lose_answer(self) -> None:
-        """An attempt was sent and nobody knows what became of it."""
-        self._unanswered = True
+    def response_lost(self) -> None:
+        """An attempt was sent and its outcome is unknown: it may still land, and need its files."""
+        self._response_lost = True
 
-    def may_be_there(self, error: BaseException) -> bool:
+    def may_have_committed(self, error: BaseException) -> bool:
         """Whether files of the commit may belong to the table after an error."""
         if isinstance(error, CommitConflictError):
             # Another writer moved the branch, so that an attempt on its way is refused as well.
             return False
-        if self._unanswered or isinstance(error, CommitOutcomeUnknownError):
+        if self._response_lost or isinstance(error, CommitOutcomeUnknownError):
             return True
         return self._sent and not isinstance(error, FloeStorageError)
 
 
-class UncommittedFiles:
+class UncommittedFiles(Outcome):
     """All files that one operation writes.
 
     Leaving the block by an error deletes them, unless they may belong to the table. An error that
@@ -59,10 +58,10 @@ class UncommittedFiles:
     """
 
     def __init__(self, table: str, io: FileIO) -> None:
+        super().__init__()
         self._table, self._io = table, io
         self._kept: list[DataFileWriter] = []
         self._of_attempt: list[DataFileWriter] = []
-        self._outcome = Outcome()
 
     def open_writer(
         self,
@@ -91,17 +90,13 @@ class UncommittedFiles:
 
     def next_attempt(self) -> None:
         """Delete what was written for the attempt before."""
-        self._outcome.plan()
+        self._sent = False
         while self._of_attempt:
             self._of_attempt.pop().discard()
 
-    def send(self) -> None:
-        """Called when all is staged: from here on the files may belong to the table."""
-        self._outcome.send()
-
-    def keep_attempt(self) -> None:
-        """Called when the answer to a commit was lost: it may still land, and need the files of its attempt."""
-        self._outcome.lose_answer()
+    def response_lost(self) -> None:
+        """Keep the files of the attempt."""
+        super().response_lost()
         self._kept += self._of_attempt
         self._of_attempt.clear()
 
@@ -120,7 +115,7 @@ class UncommittedFiles:
             raise CommitOutcomeUnknownError(
                 self._table, snapshot_id=error.snapshot_id, reason=error.reason, files=started
             ) from error
-        if error is not None and not self._outcome.may_be_there(error):
+        if error is not None and not self.may_have_committed(error):
             self.discard()
         if type(error) is IcebergError:
             # Storage failed in a way that has no class of its own; what matters is that nothing was written.

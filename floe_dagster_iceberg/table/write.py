@@ -5,85 +5,103 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysFalse, AlwaysTrue
+from pyiceberg.expressions import AlwaysFalse, BooleanExpression
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError
-from floe_dagster_iceberg.models import WriteMode
+from floe_dagster_iceberg.models import PartitionSpec, SnapshotInfo, TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.writing import EvolutionMode
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import AssertCurrentSchemaId, SnapshotProducer, TableTransaction
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.branches import fork_branch, head_of
-from floe_dagster_iceberg.table.commit import CommitBudget, commit, new_snapshot_id, refresh
+from floe_dagster_iceberg.table.commit import CommitBudget, Committed, commit, refresh
 from floe_dagster_iceberg.table.data_files import DataFileWriter
 from floe_dagster_iceberg.table.file_changes import FileChanges
+from floe_dagster_iceberg.table.idempotency import IDEMPOTENCY_KEY, snapshot_id_for
+from floe_dagster_iceberg.table.names import table_name
+from floe_dagster_iceberg.table.partition_layout import PartitionLayout
 from floe_dagster_iceberg.table.reconcile import ColumnChange, apply_changes, reconcile
 from floe_dagster_iceberg.table.row_removal import remove_matching_rows
-from floe_dagster_iceberg.table.scope import FilterScope, RowGuard, RowScope
+from floe_dagster_iceberg.table.scope import PartitionCheck, RowScope
 from floe_dagster_iceberg.table.uncommitted import UncommittedFiles
 from floe_dagster_iceberg.table.upsert import check_keys, plan_upsert
 
-Plan = Callable[[TableMetadata, Snapshot | None], FileChanges]
+Layout = PartitionLayout | PartitionSpec
 
 
 @dataclass(frozen=True)
-class RowWrite:
-    """What is to be written, and how.
+class TableWrite:
+    """Where rows go and under which promises; the same for every engine.
 
     Attributes:
-        rows: The rows.
+        table: The table.
         mode: What happens to the rows that are there already.
         scope: The rows that an overwrite replaces, or that an upsert may touch.
+        idempotency_key: Names this piece of work; the same key is never written twice. Without one, two writes
+            are never the same.
+        layout: Partitioning of a table that has to be created, or a function that works it out then.
         keys: Columns that match rows in an upsert.
         evolution: Schema changes that the rows may bring along.
+        properties: Table properties to set; others stay.
+        default_properties: Table properties of a new table, below `properties`.
         snapshot_properties: Kept in the summary of the snapshot.
         branch: Branch to write to.
-        merge_manifests: Whether the commit folds small manifests together.
+        merge_manifests: Whether the commit merges small manifests.
         sort_by: Columns by which the rows of a file are in order.
-        properties: Table properties to set along with the rows; others stay.
-        snapshot_id: Id of the snapshot to make.
+        create: Whether a missing table, and its namespace, is created.
     """
 
-    rows: ArrowRows
+    table: TableIdentifier
     mode: WriteMode
-    scope: RowScope = field(default_factory=lambda: FilterScope(AlwaysTrue()))
+    scope: RowScope = field(default_factory=RowScope)
+    idempotency_key: str | None = None
+    layout: Layout | Callable[[], Layout] = field(default_factory=PartitionLayout)
     keys: Sequence[str] = ()
     evolution: EvolutionMode = EvolutionMode.WIDEN
+    properties: Mapping[str, str] = field(default_factory=dict)
+    default_properties: Mapping[str, str] = field(default_factory=dict)
     snapshot_properties: Mapping[str, str] = field(default_factory=dict)
     branch: str = MAIN_BRANCH
     merge_manifests: bool = False
     sort_by: Sequence[str] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
-    snapshot_id: int = field(default_factory=new_snapshot_id)
+    create: bool = True
+
+    @property
+    def summary_properties(self) -> dict[str, str]:
+        """The snapshot properties, with the key by which the write is found again."""
+        key = {} if self.idempotency_key is None else {IDEMPOTENCY_KEY: self.idempotency_key}
+        return {**self.snapshot_properties, **key}
 
 
 @dataclass(frozen=True)
-class RowsWritten:
-    """What a write did.
+class TableWriteResult:
+    """What became of a write.
 
     Attributes:
         table: The table as the write left it.
-        snapshot: The snapshot it made.
+        snapshot: The snapshot it made, or that an earlier attempt had made.
         rows: Rows that were handed over and written.
         attempts: How often the commit was sent.
         schema_changes: What the rows changed in the schema.
         rows_outside: Rows that lay outside the scope, written or not.
         rows_dropped: Those of them that were left out.
-        by_us: False when another process had made this very snapshot already.
+        created: Whether the table is new.
+        deduplicated: Whether another attempt at the same work had made the snapshot, so that nothing was written.
     """
 
     table: Table
-    snapshot: Snapshot
+    snapshot: SnapshotInfo
     rows: int | None = None
     attempts: int = 1
     schema_changes: tuple[str, ...] = ()
     rows_outside: int = 0
     rows_dropped: int = 0
-    by_us: bool = True
+    created: bool = False
+    deduplicated: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +110,7 @@ class PreparedFiles:
 
     metadata: TableMetadata
     writer: DataFileWriter
-    guard: RowGuard
+    check: PartitionCheck
 
 
 class _SchemaMovedError(Exception):
@@ -100,13 +118,14 @@ class _SchemaMovedError(Exception):
 
 
 def write_rows(
-    table: Table, write: RowWrite, budget: CommitBudget, *, prepared: PreparedFiles | None = None
-) -> RowsWritten:
+    table: Table, rows: ArrowRows, write: TableWrite, budget: CommitBudget, *, prepared: PreparedFiles | None = None
+) -> TableWriteResult:
     """Write rows into a table in one commit.
 
     Args:
         table: The table as last seen.
-        write: What is to be written.
+        rows: The rows.
+        write: How they are written.
         budget: How often to try against other writers.
         prepared: Files that hold the rows already, from an attempt to create this table.
 
@@ -117,13 +136,13 @@ def write_rows(
         CommitOutcomeUnknownError: The catalog went away in the middle; the files are left and listed.
         WriteError: Storage refused the files; those written are deleted.
     """
-    name = ".".join(table.name())
+    name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, table.metadata)
     for attempt in range(1, budget.retries + 2):
         try:
             with UncommittedFiles(name, table.io) as files, translated(table.catalog.name, table=name):
-                return _WriteRun(table, name, write, files, prepared).run(budget)
+                return _WriteRun(table, rows, write, files, snapshot_id=snapshot_id, prepared=prepared).run(budget)
         except _SchemaMovedError:
-            if not write.rows.replayable or attempt > budget.retries:
+            if not rows.replayable or attempt > budget.retries:
                 break
             prepared = None
             refresh(table)
@@ -136,114 +155,142 @@ class _WriteRun:
     """One run of a write against the schema that the table has now."""
 
     def __init__(
-        self, table: Table, name: str, write: RowWrite, files: UncommittedFiles, prepared: PreparedFiles | None
+        self,
+        table: Table,
+        rows: ArrowRows,
+        write: TableWrite,
+        files: UncommittedFiles,
+        *,
+        snapshot_id: int,
+        prepared: PreparedFiles | None,
     ) -> None:
-        self._table, self._name, self._write, self._files = table, name, write, files
-        self._changes = self._reconcile(table.metadata)
-        self._target = self._with_changes(TableTransaction(table), self._changes)
+        self._table, self._rows, self._write, self._files = table, rows, write, files
+        self._snapshot_id = snapshot_id
+        self._name = name = str(write.table)
         base = head_of(table.metadata, write.branch, name)
         self._base_id = base.snapshot_id if base is not None else None
-        self._guard = write.scope.guard(name, self._target.schema())
-        self._prepared = prepared
-        self._rows: int | None = None
+        self._planned_on, self._target = table.metadata, table.metadata
+        self._changes = self._reconcile(table.metadata)
+        if self._changes:
+            planned = TableTransaction(table)
+            apply_changes(name, planned, self._changes)
+            self._target = planned.table_metadata
+        self._source: pa.Table | None = None
+        if prepared is None or write.mode is WriteMode.UPSERT:
+            self._check = PartitionCheck(write.scope, name, self._target.schema())
+            self._prepare(rows.sorted_by(write.sort_by))
+        else:
+            self._target, self._writer, self._check = prepared.metadata, prepared.writer, prepared.check
 
-    def run(self, budget: CommitBudget) -> RowsWritten:
-        snapshot_id = self._write.snapshot_id
+    def _prepare(self, rows: ArrowRows) -> None:
+        """Do what needs doing once, however often the commit is planned."""
+        write, schema = self._write, self._target.schema()
+        if write.mode is WriteMode.UPSERT:
+            self._source = rows.to_table(self._check.filter)
+            self._check.finish()
+            check_keys(self._name, schema, self._source, write.keys)
+            return
+        self._writer = self._files.open_writer(self._target, sort_by=write.sort_by)
+        self._writer.write(rows, self._check.filter)
+        self._check.finish()
+        # They are encoded while the commit is being planned.
+        self._writer.begin_finish()
+
+    def run(self, budget: CommitBudget) -> TableWriteResult:
         committed = commit(
             self._table,
-            self._prepare(),
+            self._stage,
             budget=budget,
-            snapshot_id=snapshot_id,
-            on_lost_answer=self._files.keep_attempt,
+            snapshot_id=self._snapshot_id,
+            on_lost_response=self._files.response_lost,
         )
-        snapshot = committed.table.metadata.snapshot_by_id(snapshot_id)
-        if snapshot is None:
-            raise CommitOutcomeUnknownError(self._name, snapshot_id=snapshot_id, reason="it is not in the answer")
-        if not committed.by_us:
+        if not committed.committed_by_this_process:
             self._files.discard()
-        return RowsWritten(
+        return TableWriteResult(
             committed.table,
-            snapshot,
-            rows=self._rows,
+            committed_snapshot(committed, self._snapshot_id),
+            rows=self._writer.rows if self._source is None else self._source.num_rows,
             attempts=committed.attempts,
-            schema_changes=tuple(str(change) for change in self._changes),
-            rows_outside=self._guard.rows_outside,
-            rows_dropped=self._guard.rows_dropped,
-            by_us=committed.by_us,
+            schema_changes=tuple(map(str, self._changes)),
+            rows_outside=self._check.rows_outside,
+            rows_dropped=self._check.rows_dropped,
+            deduplicated=not committed.committed_by_this_process,
         )
 
-    def _prepare(self) -> Callable[[TableTransaction], None]:
-        """Do what needs doing once, and return what each attempt does."""
-        write = self._write
-        rows = write.rows.sorted_by(write.sort_by).through(self._guard.admit)
-        if write.mode is WriteMode.UPSERT:
-            source = rows.to_table()
-            self._guard.finish()
-            self._rows = source.num_rows
-            check_keys(self._name, self._target.schema(), source, write.keys)
-            return partial(self._stage, plan=partial(self._plan_upsert, source))
-        if self._prepared is not None:
-            self._target, self._guard = self._prepared.metadata, self._prepared.guard
-            return partial(self._stage, plan=partial(self._plan_replacement, self._prepared.writer))
-        writer = self._files.open_writer(self._target, sort_by=write.sort_by)
-        writer.write(rows)
-        self._guard.finish()
-        # They are encoded while the commit is being planned.
-        writer.begin_finish()
-        return partial(self._stage, plan=partial(self._plan_replacement, writer))
-
-    def _stage(self, transaction: TableTransaction, *, plan: Plan) -> None:
+    def _stage(self, transaction: TableTransaction) -> None:
         write = self._write
         self._files.next_attempt()
-        changed = self._reconcile(transaction.table_metadata)
-        metadata = self._with_changes(transaction, changed)
-        if not files_fit(self._target, metadata):
-            raise _SchemaMovedError
-        if not changed:
+        metadata, changes = transaction.table_metadata, self._changes
+        if metadata is not self._planned_on:
+            changes = self._reconcile(metadata)
+        if changes:
+            apply_changes(self._name, transaction, changes)
+            metadata = transaction.table_metadata
+        else:
             # A column that becomes required meanwhile must not get the NULLs that it allowed before.
             transaction.stage([], [AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id)])
-        if missing := {key: value for key, value in write.properties.items() if metadata.properties.get(key) != value}:
-            transaction.set_properties(missing)
+        if metadata is not self._target and not files_fit(self._target, metadata):
+            raise _SchemaMovedError
+        if write.properties:
+            stage_properties(transaction, write.properties)
         head = head_of(metadata, write.branch, self._name)
         fork_branch(transaction, write.branch, head)
-        changes = plan(metadata, head)
+        where = AlwaysFalse() if write.mode is WriteMode.APPEND else write.scope.expression(metadata.schema())
+        planned = self._plan(metadata, head, where)
         producer = SnapshotProducer(
             transaction,
-            changes,
-            operation=changes.operation,
-            snapshot_id=write.snapshot_id,
-            snapshot_properties=dict(write.snapshot_properties),
+            planned,
+            operation=planned.operation,
+            snapshot_id=self._snapshot_id,
+            snapshot_properties=write.summary_properties,
             branch=write.branch,
             merge_manifests=write.merge_manifests,
         )
         if write.mode is WriteMode.OVERWRITE:
-            producer.validate_since(self._base_id, row_filter=write.scope.expression(metadata.schema()))
+            producer.validate_since(self._base_id, row_filter=where)
         producer.commit()
         self._files.send()
 
-    def _plan_replacement(self, written: DataFileWriter, metadata: TableMetadata, head: Snapshot | None) -> FileChanges:
-        replaces = self._write.mode is WriteMode.OVERWRITE
-        where = self._write.scope.expression(metadata.schema()) if replaces else AlwaysFalse()
-        rest = self._files.open_attempt_writer(metadata, sort_by=self._write.sort_by)
-        changes = remove_matching_rows(metadata, self._table.io, head, where, rest)
-        changes.added = [*written.finish(), *rest.finish()]
-        self._rows = written.rows
-        return changes
-
-    def _plan_upsert(self, rows: pa.Table, metadata: TableMetadata, head: Snapshot | None) -> FileChanges:
-        out = self._files.open_attempt_writer(metadata, sort_by=self._write.sort_by)
-        within = self._write.scope.expression(metadata.schema())
-        changes = plan_upsert(metadata, self._table.io, head, rows, keys=self._write.keys, out=out, within=within)
-        changes.added = list(out.finish())
+    def _plan(self, metadata: TableMetadata, head: Snapshot | None, where: BooleanExpression) -> FileChanges:
+        io, sort_by = self._table.io, self._write.sort_by
+        open_writer = partial(self._files.open_attempt_writer, metadata, sort_by=sort_by)
+        if self._source is not None:
+            out = open_writer()
+            changes = plan_upsert(metadata, io, head, self._source, keys=self._write.keys, out=out, within=where)
+            changes.added = out.finish()
+        else:
+            changes = remove_matching_rows(metadata, io, head, where, open_writer)
+            changes.added = [*self._writer.finish(), *changes.added]
         return changes
 
     def _reconcile(self, metadata: TableMetadata) -> list[ColumnChange]:
-        return reconcile(self._name, metadata.schema(), self._write.rows, mode=self._write.evolution)
+        rows = self._rows
+        return reconcile(
+            self._name, metadata.schema(), rows.columns, null_counts=rows.null_counts(), mode=self._write.evolution
+        )
 
-    def _with_changes(self, transaction: TableTransaction, changes: list[ColumnChange]) -> TableMetadata:
-        if changes:
-            apply_changes(self._name, transaction, changes)
-        return transaction.table_metadata
+
+def committed_snapshot(committed: Committed, snapshot_id: int) -> SnapshotInfo:
+    """The snapshot that a commit made.
+
+    Raises:
+        CommitOutcomeUnknownError: The table does not have it.
+    """
+    snapshot = committed.table.metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        name = table_name(committed.table)
+        raise CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason="it is not in the response")
+    return SnapshotInfo.from_pyiceberg_snapshot(snapshot)
+
+
+def stage_properties(transaction: TableTransaction, properties: Mapping[str, str]) -> None:
+    """Stage table properties, those that the table lacks or has with another value."""
+    present, missing = transaction.table_metadata.properties, dict[str, str]()
+    for key, value in properties.items():
+        if present.get(key) != value:
+            missing[key] = value
+    if missing:
+        transaction.set_properties(missing)
 
 
 def files_fit(written_for: TableMetadata, now: TableMetadata) -> bool:

@@ -160,8 +160,8 @@ def traced(lake: Lake, recorder: SpanRecorder) -> IcebergTableManager:
 
 
 def test_a_new_public_method_needs_a_span_here() -> None:
-    # What `recovering` is given has its span; it only calls it again after a repair, which has one, too.
-    assert public_methods(IcebergTableManager) == METHODS.keys() | {"recovering"}
+    # What `with_metadata_repair` is given has its span; it only calls it again after a repair, which has one, too.
+    assert public_methods(IcebergTableManager) == METHODS.keys() | {"with_metadata_repair"}
     # Each of these is the manager's method of the same name, with the table filled in.
     assert public_methods(ManagedSnapshots) <= METHODS.keys()
 

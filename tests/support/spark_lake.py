@@ -14,12 +14,12 @@ from support.spark_session import spark_resource, to_frame
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, KeySet, PartitionSlice
 from floe_dagster_iceberg.resources import IcebergResource, TableManagerSettings
-from floe_dagster_iceberg.spark.deposit import deposit_frame
+from floe_dagster_iceberg.spark.deposit import write_frame_once
 from floe_dagster_iceberg.spark_resource import IcebergSparkResource
 from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import Deposit, Deposited
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.table.scope import SliceScope
+from floe_dagster_iceberg.table.scope import RowScope
+from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
 
 EVENTS = TableIdentifier.from_string("public.events")
 
@@ -68,12 +68,12 @@ class SparkLake:
         rows_outside: Any = "error",
         mode: WriteMode = WriteMode.OVERWRITE,
         **deposit: Any,
-    ) -> Deposited:
+    ) -> TableWriteResult:
         """Put a frame into a table, as new work unless an idempotency key says otherwise."""
         deposit = {"table": EVENTS, "idempotency_key": f"work-{next(self._keys)}", **deposit}
-        scope = SliceScope(rows, rows_outside=rows_outside)
+        scope = RowScope(rows, rows_outside=rows_outside)
         budget = CommitBudget.from_config(self.manager.config)
-        return deposit_frame(self.manager.catalog, frame, Deposit(mode=mode, scope=scope, **deposit), budget)
+        return write_frame_once(self.manager.catalog, frame, TableWrite(mode=mode, scope=scope, **deposit), budget)
 
     def create(self, schema: pa.Schema, rows: pa.Table | None = None, **table: Any) -> Table:
         """The events table, made by the table manager."""

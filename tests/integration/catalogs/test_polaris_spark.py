@@ -13,26 +13,26 @@ from floe_dagster_iceberg.errors import FloeStorageError, WriteError
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
 from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark.deposit import deposit_frame
+from floe_dagster_iceberg.spark.deposit import write_frame_once
 from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import Deposit, Deposited
-from floe_dagster_iceberg.table.scope import SliceScope
+from floe_dagster_iceberg.table.scope import RowScope
+from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
 
 ROWS = pa.table({"id": [1, 2]})
 SLOW = "cast(reflect('java.lang.Thread', 'sleep', {ms}L) is null as int)"
 
 
-def deposit(iceberg: IcebergResource, session: SparkSession, key: str, *, sleep_ms: int = 0) -> Deposited:
+def deposit(iceberg: IcebergResource, session: SparkSession, key: str, *, sleep_ms: int = 0) -> TableWriteResult:
     frame = to_frame(session, ROWS)
     if sleep_ms:
         frame = frame.selectExpr(f"id + 0 * {SLOW.format(ms=sleep_ms)} AS id")
-    work = Deposit(
+    work = TableWrite(
         table=TableIdentifier.from_string("sales.orders"),
         idempotency_key=key,
         mode=WriteMode.APPEND,
-        scope=SliceScope(ALL_ROWS),
+        scope=RowScope(ALL_ROWS),
     )
-    return deposit_frame(iceberg.catalog, frame, work, CommitBudget(retries=3, base_delay_seconds=0.1))
+    return write_frame_once(iceberg.catalog, frame, work, CommitBudget(retries=3, base_delay_seconds=0.1))
 
 
 @pytest.mark.requirement("S3-1", "S2-FR-046")

@@ -25,9 +25,10 @@ from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.table.arrow_rows import to_arrow_rows
 from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import Deposit, Deposited, deposit_rows
+from floe_dagster_iceberg.table.deposit import write_once
 from floe_dagster_iceberg.table.idempotency import snapshot_id_for
-from floe_dagster_iceberg.table.scope import SliceScope
+from floe_dagster_iceberg.table.scope import RowScope
+from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
 
 BUDGET = CommitBudget.from_config(IcebergTableManagerConfig(retry_base_delay_seconds=0.1))
 NUMBERS = TableIdentifier(namespace="public", name="numbers")
@@ -116,12 +117,12 @@ def test_old_snapshots_expire(place: Place) -> None:
     assert sorted(manager.scan(NUMBERS)["n"].to_pylist()) == [0, 1, 2, 3]
 
 
-def deposit(place: Place, key: str, *meanwhile: object) -> Deposited:
+def deposit(place: Place, key: str, *meanwhile: object) -> TableWriteResult:
     """Append a row as work with a key; `meanwhile` happens right before the commit is sent."""
     catalog = RacingCatalog.of(place.connect())
     catalog.meanwhile = list(meanwhile)  # type: ignore[arg-type]
-    work = Deposit(table=NUMBERS, idempotency_key=key, mode=WriteMode.APPEND, scope=SliceScope(ALL_ROWS))
-    return deposit_rows(catalog, to_arrow_rows(pa.table({"n": [1]})), work, BUDGET)
+    work = TableWrite(table=NUMBERS, idempotency_key=key, mode=WriteMode.APPEND, scope=RowScope(ALL_ROWS))
+    return write_once(catalog, to_arrow_rows(pa.table({"n": [1]})), work, BUDGET)
 
 
 @pytest.mark.requirement("S2-US5.3")

@@ -12,11 +12,12 @@ from support.spark_session import spark_resource, to_frame
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
 from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark.deposit import deposit_frame
+from floe_dagster_iceberg.spark.deposit import write_frame_once
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import Deposit, deposit_rows
-from floe_dagster_iceberg.table.scope import SliceScope
+from floe_dagster_iceberg.table.deposit import write_once
+from floe_dagster_iceberg.table.scope import RowScope
+from floe_dagster_iceberg.table.write import TableWrite
 
 pytestmark = pytest.mark.slow
 
@@ -39,9 +40,9 @@ def iceberg(polaris: PolarisLake, form: str) -> IcebergResource:
     return polaris.resource(catalog=bounds, storage_properties=polaris.own_keys())
 
 
-def deposit_into(table: str, number: int, key: str) -> Deposit:
-    identifier, scope = TableIdentifier.from_string(table), SliceScope(ALL_ROWS)
-    return Deposit(table=identifier, idempotency_key=f"{key}-{number}", mode=WriteMode.APPEND, scope=scope)
+def deposit_into(table: str, number: int, key: str) -> TableWrite:
+    identifier, scope = TableIdentifier.from_string(table), RowScope(ALL_ROWS)
+    return TableWrite(table=identifier, idempotency_key=f"{key}-{number}", mode=WriteMode.APPEND, scope=scope)
 
 
 def rows(number: int) -> pa.Table:
@@ -54,7 +55,7 @@ def test_an_append_whose_answer_is_lost_is_made_exactly_once(
     polaris: PolarisLake, iceberg: IcebergResource, show: Show, form: str
 ) -> None:
     def write(number: int) -> None:
-        deposit_rows(iceberg.catalog, ArrowRows(rows(number)), deposit_into("public.events", number, form), BUDGET)
+        write_once(iceberg.catalog, ArrowRows(rows(number)), deposit_into("public.events", number, form), BUDGET)
 
     polaris.resource().table_manager.create_namespace("public")
     polaris.resource().table_manager.create_table("public.events", rows(0).schema)
@@ -72,7 +73,7 @@ def test_a_first_write_whose_answer_is_lost_makes_its_table_exactly_once(
 ) -> None:
     def write(number: int) -> None:
         deposit = deposit_into(f"public.table_{number}", number, form)
-        deposit_rows(iceberg.catalog, ArrowRows(rows(number)), deposit, BUDGET)
+        write_once(iceberg.catalog, ArrowRows(rows(number)), deposit, BUDGET)
 
     try_often(polaris.gateway, form, FIRST_TRIALS, write)
 
@@ -94,7 +95,7 @@ def test_an_append_of_spark_whose_answer_is_lost_is_made_exactly_once(
 
     def write(number: int) -> None:
         frame = to_frame(session, rows(number))
-        deposit_frame(generous.catalog, frame, deposit_into("public.events", number, form), BUDGET)
+        write_frame_once(generous.catalog, frame, deposit_into("public.events", number, form), BUDGET)
 
     figures = try_often(polaris.gateway, form, SPARK_TRIALS, write)
 

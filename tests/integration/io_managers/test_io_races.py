@@ -16,8 +16,9 @@ from floe_dagster_iceberg.models import IcebergIOManagerConfig, TableIdentifier,
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
 from floe_dagster_iceberg.table.arrow_rows import to_arrow_rows
 from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import Deposit, Deposited, deposit_rows
-from floe_dagster_iceberg.table.scope import SliceScope
+from floe_dagster_iceberg.table.deposit import write_once
+from floe_dagster_iceberg.table.scope import RowScope
+from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
 
 pytestmark = pytest.mark.requirement("S2-US5.3", "S2-FR-028", "S2-FR-029")
 
@@ -122,15 +123,15 @@ def test_a_stream_that_does_not_fit_the_other_ones_table_is_a_conflict_and_leave
     assert data_files(tmp_path) == 1
 
 
-def deposit(catalog: SqlCatalog, key: str) -> Deposited:
+def deposit(catalog: SqlCatalog, key: str) -> TableWriteResult:
     """Write the same rows under a key of our choice."""
-    wanted = Deposit(
+    wanted = TableWrite(
         table=TableIdentifier(namespace="public", name="numbers"),
         idempotency_key=key,
         mode=WriteMode.APPEND,
-        scope=SliceScope(ALL_ROWS),
+        scope=RowScope(ALL_ROWS),
     )
-    return deposit_rows(catalog, to_arrow_rows(OURS), wanted, BUDGET)
+    return write_once(catalog, to_arrow_rows(OURS), wanted, BUDGET)
 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["new table", "existing table"])
@@ -147,28 +148,28 @@ def test_two_processes_that_do_the_same_work_do_it_once(
     assert deposited.deduplicated
     assert ids(theirs) == [1] * (1 + existing)
     assert data_files(tmp_path) == 1 + existing
-    assert deposited.written.snapshot.snapshot_id == theirs.load_table("public.numbers").metadata.current_snapshot_id
+    assert deposited.snapshot.snapshot_id == theirs.load_table("public.numbers").metadata.current_snapshot_id
 
 
 def test_work_that_was_rolled_back_is_done_again(ours: OvertakenCatalog) -> None:
     manager = io_manager_of(ours).table_manager
-    first = deposit(ours, "first").written.snapshot.snapshot_id
-    rolled_back = deposit(ours, "second").written.snapshot.snapshot_id
+    first = deposit(ours, "first").snapshot.snapshot_id
+    rolled_back = deposit(ours, "second").snapshot.snapshot_id
     manager.rollback_to_snapshot("public.numbers", first)
 
     again = deposit(ours, "second")
 
     assert not again.deduplicated
-    assert again.written.snapshot.snapshot_id != rolled_back
+    assert again.snapshot.snapshot_id != rolled_back
     assert ids(ours) == [1, 1]
 
 
 def test_work_of_an_earlier_snapshot_is_recognised(ours: OvertakenCatalog) -> None:
-    first = deposit(ours, "first").written.snapshot.snapshot_id
+    first = deposit(ours, "first").snapshot.snapshot_id
     deposit(ours, "second")
 
     again = deposit(ours, "first")
 
     assert again.deduplicated
-    assert again.written.snapshot.snapshot_id == first
+    assert again.snapshot.snapshot_id == first
     assert ids(ours) == [1, 1]

@@ -17,10 +17,11 @@ from floe_dagster_iceberg.models import CompactionStrategy, MaintenanceStatus, T
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows
 from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import Deposit, deposit_rows
+from floe_dagster_iceberg.table.deposit import write_once
 from floe_dagster_iceberg.table.file_lanes import MOST_THREADS
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.table.scope import SliceScope
+from floe_dagster_iceberg.table.scope import RowScope
+from floe_dagster_iceberg.table.write import TableWrite
 
 T = "bronze.numbers"
 TARGET = 8_000_000
@@ -89,9 +90,9 @@ def test_the_same_stream_becomes_the_same_files(lake: Lake, manager: IcebergTabl
 
 
 def test_files_of_rows_in_order_follow_each_other(lake: Lake, manager: IcebergTableManager) -> None:
-    table, scope = TableIdentifier.from_string(T), SliceScope(ALL_ROWS)
-    deposit = Deposit(table, "key", WriteMode.APPEND, scope, sort_by=("n",))
-    deposit_rows(lake.catalog, ArrowRows(stream().read_all()), deposit, CommitBudget(retries=0, base_delay_seconds=0.1))
+    table, scope = TableIdentifier.from_string(T), RowScope(ALL_ROWS)
+    deposit = TableWrite(table, WriteMode.APPEND, scope, "key", sort_by=("n",))
+    write_once(lake.catalog, ArrowRows(stream().read_all()), deposit, CommitBudget(retries=0, base_delay_seconds=0.1))
 
     ranges = sorted(
         (file["readable_metrics"]["n"]["lower_bound"], file["readable_metrics"]["n"]["upper_bound"])

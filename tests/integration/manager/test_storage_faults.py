@@ -23,10 +23,10 @@ from floe_dagster_iceberg.errors import (
 )
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
-from floe_dagster_iceberg.spark.deposit import deposit_frame
+from floe_dagster_iceberg.spark.deposit import write_frame_once
 from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import Deposit
-from floe_dagster_iceberg.table.scope import SliceScope
+from floe_dagster_iceberg.table.scope import RowScope
+from floe_dagster_iceberg.table.write import TableWrite
 
 ROWS = pa.table({"id": [1, 2]})
 TABLE = "sales.orders"
@@ -47,10 +47,10 @@ def write(request: pytest.FixtureRequest, polaris: PolarisLake) -> Write:
     identifier, budget = TableIdentifier.from_string(TABLE), CommitBudget.from_config(manager.config)
 
     def append() -> object:
-        deposit = Deposit(
-            table=identifier, idempotency_key=uuid4().hex, mode=WriteMode.APPEND, scope=SliceScope(ALL_ROWS)
+        deposit = TableWrite(
+            table=identifier, idempotency_key=uuid4().hex, mode=WriteMode.APPEND, scope=RowScope(ALL_ROWS)
         )
-        return deposit_frame(manager.catalog, to_frame(session, ROWS), deposit, budget)
+        return write_frame_once(manager.catalog, to_frame(session, ROWS), deposit, budget)
 
     return append
 

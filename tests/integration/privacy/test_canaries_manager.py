@@ -62,7 +62,7 @@ CALLS: dict[str, Call] = {
     "manage_snapshots": lambda manager, t, _: manager.manage_snapshots(t),
     "namespace_exists": lambda manager, _, __: manager.namespace_exists("bronze"),
     "overwrite": lambda manager, t, canary: manager.overwrite(t, rows(canary), overwrite_filter=where(canary)),
-    "recovering": lambda *_: None,
+    "with_metadata_repair": lambda *_: None,
     "register_table": lambda manager, t, _: manager.register_table(
         "bronze.again", manager.load_table(t).metadata_location
     ),

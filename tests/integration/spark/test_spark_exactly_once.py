@@ -68,7 +68,7 @@ def test_a_commit_that_landed_without_an_answer_is_done(
 ) -> None:
     stub.fail("POST", COMMIT, lost_answer)
 
-    written = lake.deposit(lake.frame({"region": ["us"], "id": [1]}), mode=mode, idempotency_key="second").written
+    written = lake.deposit(lake.frame({"region": ["us"], "id": [1]}), mode=mode, idempotency_key="second")
 
     assert keys_of(lake) == ["first", "second"]
     assert written.snapshot.snapshot_id == lake.table().metadata.snapshots[-1].snapshot_id
@@ -97,7 +97,7 @@ def test_doing_the_same_work_again_writes_nothing(lake: SparkLake) -> None:
     again = lake.deposit(frame, mode=WriteMode.APPEND, idempotency_key="second")
 
     assert (first.deduplicated, again.deduplicated) == (False, True)
-    assert again.written.snapshot.snapshot_id == first.written.snapshot.snapshot_id
+    assert again.snapshot.snapshot_id == first.snapshot.snapshot_id
     assert len(lake.rows()) == 2
 
 
@@ -105,7 +105,7 @@ def test_doing_the_same_work_again_writes_nothing(lake: SparkLake) -> None:
 def test_a_lost_race_is_run_again_by_iceberg_itself(lake: SparkLake, stub: RestStub) -> None:
     stub.fail("POST", COMMIT, LOST, LOST)
 
-    written = lake.deposit(lake.frame({"region": ["us"], "id": [1]}), mode=WriteMode.APPEND).written
+    written = lake.deposit(lake.frame({"region": ["us"], "id": [1]}), mode=WriteMode.APPEND)
 
     assert written.attempts == 1
     assert len(lake.rows()) == 2

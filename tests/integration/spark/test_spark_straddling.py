@@ -28,7 +28,7 @@ def lake(tmp_path: Path) -> SparkLake:
 
 
 def test_the_other_rows_of_the_file_stay(lake: SparkLake) -> None:
-    written = lake.deposit(lake.frame({"region": ["eu", "eu"], "id": [10, 11]}), rows=keyed("region", "eu")).written
+    written = lake.deposit(lake.frame({"region": ["eu", "eu"], "id": [10, 11]}), rows=keyed("region", "eu"))
 
     assert lake.rows("region", "id") == [("eu", 10), ("eu", 11), ("us", 2)]
     assert written.rows == 2
@@ -91,7 +91,7 @@ def let_another_append(lake: SparkLake, monkeypatch: pytest.MonkeyPatch, *rows: 
 def test_a_faster_writer_of_other_rows_makes_it_start_again(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     let_another_append(lake, monkeypatch, {"region": ["asia"], "id": [3]})
 
-    written = lake.deposit(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu")).written
+    written = lake.deposit(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"))
 
     assert written.attempts == 2
     assert lake.rows("region", "id") == [("asia", 3), ("eu", 10), ("us", 2)]

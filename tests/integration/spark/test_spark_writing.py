@@ -41,10 +41,10 @@ def test_the_counts_are_those_of_the_commit(lake: SparkLake) -> None:
     first = lake.deposit(frame, layout=BY_REGION, mode=WriteMode.APPEND)
     again = lake.deposit(frame.where("region = 'eu'"), rows=keyed("region", "eu"))
 
-    assert (first.created, first.written.rows, first.written.attempts) == (True, 3, 1)
-    assert (again.created, again.written.rows) == (False, 2)
-    assert again.written.snapshot.summary is not None
-    assert again.written.snapshot.summary["total-records"] == "3"
+    assert (first.created, first.rows, first.attempts) == (True, 3, 1)
+    assert (again.created, again.rows) == (False, 2)
+    assert again.snapshot.summary is not None
+    assert again.snapshot.summary["total-records"] == "3"
     assert [snapshot.summary.operation.value for snapshot in lake.table().metadata.snapshots] == ["append", "overwrite"]
 
 
@@ -90,7 +90,7 @@ def test_a_row_outside_fails_the_write_before_it_is_committed(lake: SparkLake) -
 def test_rows_outside_are_counted_as_they_pass(lake: SparkLake, rows_outside: str, stored: int) -> None:
     frame = lake.frame({"region": ["eu", "us", None], "id": [1, 2, 3]})
 
-    written = lake.deposit(frame, rows=keyed("region", "eu"), rows_outside=rows_outside, layout=BY_REGION).written
+    written = lake.deposit(frame, rows=keyed("region", "eu"), rows_outside=rows_outside, layout=BY_REGION)
 
     assert (written.rows, written.rows_outside, written.rows_dropped) == (stored, 2, 3 - stored)
     assert len(lake.rows()) == stored
@@ -99,7 +99,7 @@ def test_rows_outside_are_counted_as_they_pass(lake: SparkLake, rows_outside: st
 def test_rows_that_are_all_dropped_are_counted_too(lake: SparkLake) -> None:
     frame = lake.frame({"region": ["us", "us"], "id": [1, 2]})
 
-    written = lake.deposit(frame, rows=keyed("region", "eu"), rows_outside="drop", layout=BY_REGION).written
+    written = lake.deposit(frame, rows=keyed("region", "eu"), rows_outside="drop", layout=BY_REGION)
 
     assert (written.rows, written.rows_dropped) == (0, 2)
 
@@ -204,7 +204,7 @@ def test_a_required_column_becomes_optional_when_null_comes(lake: SparkLake) -> 
         {"id": [1, None], "day": [date(2024, 1, 1)] * 2}, pa.schema([("id", pa.int64()), ("day", pa.date32())])
     )
 
-    written = lake.deposit(frame).written
+    written = lake.deposit(frame)
 
     assert written.schema_changes == ("make id optional",)
     assert lake.rows("id") == [(1,), (None,)]
@@ -237,7 +237,7 @@ def test_nested_fields_come_and_widen_and_stay_away(lake: SparkLake) -> None:
     wider = pa.table({"place": [{"x": 2**40, "z": "new"}, None]})
 
     lake.deposit(lake.frame(first), mode=WriteMode.APPEND)
-    written = lake.deposit(lake.frame(wider), mode=WriteMode.APPEND).written
+    written = lake.deposit(lake.frame(wider), mode=WriteMode.APPEND)
 
     assert set(written.schema_changes) == {"add place.z string", "widen place.x int to long"}
     assert lake.rows() == [
