@@ -28,7 +28,7 @@ from dagster import (
 from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints, model_validator
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
-from floe_dagster_iceberg.artifacts.shapes import faults_as_errors
+from floe_dagster_iceberg.artifacts.shapes import raise_validation_error
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.settings import MaintenanceAsset, MaintenanceSettings
 from floe_dagster_iceberg.models.base import FrozenModel
@@ -160,7 +160,7 @@ class PodSizes:
     def __init__(self, presets: Mapping[str, Any]) -> None:
         self._presets: dict[str, ResourcePreset] = {}
         for name, given in presets.items():
-            with faults_as_errors(f"{_PRESETS_PATH}.{name}", ResourcePreset, with_values=True):
+            with raise_validation_error(ResourcePreset, f"{_PRESETS_PATH}.{name}"):
                 self._presets[name] = ResourcePreset.model_validate(given)
 
     def tags_for(self, preset: str | None, *fallbacks: str) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def build_executor(
     """
     if not artifacts.executor:
         return None
-    with faults_as_errors(_EXECUTOR_PATH, _ExecutorSettings, with_values=True):
+    with raise_validation_error(_ExecutorSettings, _EXECUTOR_PATH):
         settings = _ExecutorSettings.model_validate(artifacts.executor)
     executor, config = _executor_named(settings.type), dict(settings.config)
     if settings.type == _K8S_EXECUTOR and step_configs:

@@ -167,27 +167,27 @@ def _build_check(key: AssetKey, table: TableIdentifier, wiring: MaintenanceWirin
 
 def _judge(maintenance: TableMaintenance, table: TableIdentifier, policy: MaintenancePolicy) -> AssetCheckResult:
     health = maintenance.health(table, policy)
-    faults = list(find_faults(health, policy.thresholds))
-    grave = any(fault.grave for fault in faults)
+    breaches = list(find_breaches(health, policy.thresholds))
+    grave = any(breach.grave for breach in breaches)
     return AssetCheckResult(
-        passed=not faults,
+        passed=not breaches,
         severity=AssetCheckSeverity.ERROR if grave else AssetCheckSeverity.WARN,
-        description="; ".join(fault.sentence for fault in faults) or f"Table '{table}' is in good order.",
+        description="; ".join(breach.sentence for breach in breaches) or f"Table '{table}' is in good order.",
         metadata={
             **_health_metadata(health),
-            **_remedy_metadata(maintenance, table, policy, {fault.remedy for fault in faults}),
+            **_remedy_metadata(maintenance, table, policy, {breach.remedy for breach in breaches}),
         },
     )
 
 
 @dataclass(frozen=True)
-class Fault:
+class ThresholdBreach:
     """A measure above its limit.
 
     Attributes:
         sentence: What is wrong, with the numbers.
         grave: Whether it is above the second limit too.
-        remedy: What mends it.
+        remedy: The operation that fixes it.
     """
 
     sentence: str
@@ -195,7 +195,7 @@ class Fault:
     remedy: MaintenanceOperation
 
 
-def find_faults(health: TableHealth, thresholds: HealthThresholds) -> Iterator[Fault]:
+def find_breaches(health: TableHealth, thresholds: HealthThresholds) -> Iterator[ThresholdBreach]:
     """Compare a table's state with the limits."""
     for name, measure in _MEASURES.items():
         value, limits = measure.value(health), measure.threshold(thresholds)
@@ -204,7 +204,7 @@ def find_faults(health: TableHealth, thresholds: HealthThresholds) -> Iterator[F
         limit = limits.error if value > limits.error else limits.warn
         found = measure.words.format(format_setting(name, value))
         sentence = f"{found}, more than {format_setting(name, limit)}: run {measure.remedy}"
-        yield Fault(sentence, value > limits.error, measure.remedy)
+        yield ThresholdBreach(sentence, value > limits.error, measure.remedy)
 
 
 def _if_work(health: TableHealth, value: float | None) -> float | None:

@@ -16,7 +16,7 @@ from floe_dagster_iceberg.models.compaction import (
     CompactionStrategyType,
     check_sort_columns,
 )
-from floe_dagster_iceberg.models.quantities import format_duration
+from floe_dagster_iceberg.models.quantities import READS_SIZES, Duration, SizeInBytes, format_duration
 from floe_dagster_iceberg.models.writing import ColumnName, RowFilter
 
 MIN_EXPIRY_AGE: Final = timedelta(days=1)
@@ -62,7 +62,7 @@ class OperationPolicy(FrozenModel):
     rails: ClassVar[frozenset[MaintenanceRail]] = frozenset()
 
     enabled: bool = Field(default=True, description="Whether the operation runs at all.")
-    min_interval: timedelta = Field(
+    min_interval: Duration = Field(
         default=timedelta(0), ge=timedelta(0), description="Shortest time between two runs on one table."
     )
     overrides: Items[MaintenanceRail] = Field(
@@ -70,7 +70,7 @@ class OperationPolicy(FrozenModel):
     )
 
     @model_validator(mode="after")
-    def _overrides_belong_to_the_operation(self) -> Self:
+    def _check_overrides(self) -> Self:
         for rail in self.overrides:
             if rail not in self.rails:
                 known = ", ".join(sorted(self.rails)) or "none"
@@ -88,7 +88,7 @@ class CompactionPolicy(OperationPolicy):
         default=CompactionStrategyType.BIN_PACK, description="How rows are arranged in the new files."
     )
     sort_columns: Items[ColumnName] = Field(default=(), description="Columns to arrange by; for sort and z_order.")
-    target_file_size_bytes: int = Field(
+    target_file_size_bytes: SizeInBytes = Field(
         default=DEFAULT_TARGET_FILE_SIZE_BYTES,
         ge=MIN_TARGET_FILE_SIZE_BYTES,
         le=MAX_TARGET_FILE_SIZE_BYTES,
@@ -114,7 +114,7 @@ class CompactionPolicy(OperationPolicy):
     )
 
     @model_validator(mode="after")
-    def _strategy_has_its_columns(self) -> Self:
+    def _check_sort_columns(self) -> Self:
         check_sort_columns(self.strategy, self.sort_columns)
         return self
 
@@ -135,11 +135,11 @@ class ExpiryPolicy(OperationPolicy):
         {MaintenanceRail.EXPIRY_AGE, MaintenanceRail.GOVERNANCE_RETENTION, MaintenanceRail.GC_DISABLED},
     )
 
-    max_age: timedelta = Field(
+    max_age: Duration = Field(
         default=timedelta(days=7), ge=timedelta(0), description="Age at which a snapshot expires; at least 1 day."
     )
     min_snapshots_to_keep: int = Field(default=10, ge=1, description="Newest snapshots that stay whatever their age.")
-    governance_min_age: timedelta | None = Field(
+    governance_min_age: Duration | None = Field(
         default=None,
         ge=timedelta(0),
         description="Age that governance demands snapshots to reach; an expiry below it is refused.",
@@ -152,7 +152,7 @@ class ExpiryPolicy(OperationPolicy):
     )
 
     @model_validator(mode="after")
-    def _age_leaves_running_readers_alone(self) -> Self:
+    def _check_max_age_floor(self) -> Self:
         if self.max_age < MIN_EXPIRY_AGE and MaintenanceRail.EXPIRY_AGE not in self.overrides:
             raise ValueError(
                 f"max_age of {format_duration(self.max_age)} is below the floor of {format_duration(MIN_EXPIRY_AGE)}: "
@@ -174,12 +174,12 @@ class OrphanPolicy(OperationPolicy):
         },
     )
 
-    older_than: timedelta = Field(
+    older_than: Duration = Field(
         default=timedelta(days=7),
         ge=timedelta(0),
         description="Age from which an unreachable file is an orphan; at least 3 days.",
     )
-    grace: timedelta = Field(
+    grace: Duration = Field(
         default=timedelta(days=7), ge=timedelta(0), description="Time in quarantine, where a file can be restored."
     )
     max_share: float = Field(
@@ -187,7 +187,7 @@ class OrphanPolicy(OperationPolicy):
     )
 
     @model_validator(mode="after")
-    def _running_writers_are_left_alone(self) -> Self:
+    def _check_orphan_limits(self) -> Self:
         if self.older_than < MIN_ORPHAN_AGE and MaintenanceRail.ORPHAN_AGE not in self.overrides:
             raise ValueError(
                 f"older_than of {format_duration(self.older_than)} is below the floor of "
@@ -206,7 +206,7 @@ class ManifestPolicy(OperationPolicy):
     """When manifests are put together, which makes planning a scan quicker."""
 
     min_manifests: int = Field(default=100, ge=2, description="Manifests a table must have before they are rewritten.")
-    target_manifest_size_bytes: int = Field(
+    target_manifest_size_bytes: SizeInBytes = Field(
         default=8 * MIB, ge=MIB, description="Size that new manifests should come close to."
     )
 
@@ -218,7 +218,7 @@ class Threshold(FrozenModel):
     error: float = Field(ge=0, description="Above this the check fails.")
 
     @model_validator(mode="after")
-    def _warning_comes_first(self) -> Self:
+    def _check_limit_order(self) -> Self:
         if self.warn > self.error:
             raise ValueError(f"warn {self.warn} is above error {self.error}: a check must warn before it fails")
         return self
@@ -234,7 +234,7 @@ class HealthThresholds(FrozenModel):
     delete_ratio: Threshold = Field(default=Threshold(warn=0.1, error=0.5), description="Delete files per data file.")
     snapshots: Threshold = Field(default=Threshold(warn=1000, error=5000), description="Number of snapshots.")
     manifests: Threshold = Field(default=Threshold(warn=200, error=1000), description="Number of manifests.")
-    metadata_json_bytes: Threshold = Field(
+    metadata_json_bytes: Annotated[Threshold, READS_SIZES] = Field(
         default=Threshold(warn=10 * MIB, error=50 * MIB), description="Size of the current metadata file."
     )
 
@@ -242,8 +242,8 @@ class HealthThresholds(FrozenModel):
 class MaintenanceBudget(FrozenModel):
     """How much one run may do; what does not fit waits for the next. Unlimited unless given."""
 
-    max_rewrite_bytes: int | None = Field(default=None, ge=1, description="Bytes that may be rewritten.")
-    max_duration: timedelta | None = Field(
+    max_rewrite_bytes: SizeInBytes | None = Field(default=None, ge=1, description="Bytes that may be rewritten.")
+    max_duration: Duration | None = Field(
         default=None, gt=timedelta(0), description="Time after which no further table is begun."
     )
 

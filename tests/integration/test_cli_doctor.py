@@ -77,13 +77,13 @@ def test_a_catalog_that_does_not_answer_is_red_with_a_remedy(lake: CommandLine) 
     ("config", "complaint"),
     [
         ({"maintenance": {"compaction": {"cron": "0 25 * * *"}}}, "cron '0 25 * * *', which is not valid"),
-        ({"maintenance": {"expiry": {"max_age": "soon"}}}, "expiry.max_age (artifacts) must be a duration"),
+        ({"maintenance": {"expiry": {"max_age": "soon"}}}, "expiry.max_age (artifacts): Input should be a duration"),
         ({"maintenance": {"compaction": {"resources": "huge"}}}, "no resource preset 'huge'"),
         (
             {"resource_presets": {"small": {"memory": "1GB"}}},
-            "memory must be written as in '512Mi' or '4Gi', not '1GB'",
+            "memory: Input should be a Kubernetes quantity such as '500m' or '4Gi'",
         ),
-        ({"executor": {"type": "k8s"}}, "executor.type must be 'in_process', 'multiprocess' or 'k8s_job_executor'"),
+        ({"executor": {"type": "k8s"}}, "executor.type: Input should be 'in_process', 'multiprocess' or 'k8s_job_executor'"),
         ({"executor": {"type": "multiprocess", "config": {"max_concurent": 3}}}, '"max_concurent" at path root:config'),
     ],
 )
