@@ -180,7 +180,9 @@ def _reasons(error: pydantic.ValidationError, sources: Mapping[str, PolicySource
     for refused in field_errors(error, MaintenancePolicy):
         name = f"{refused.path}."
         # A rule about several fields names their section, and an item of a list its position.
-        deciders = {source for path, source in sources.items() if f"{path}.".startswith(name) or name.startswith(f"{path}.")}
+        deciders = {
+            source for path, source in sources.items() if f"{path}.".startswith(name) or name.startswith(f"{path}.")
+        }
         decided_by = ", ".join(sorted(deciders - {PolicySource.DEFAULT})) or PolicySource.DEFAULT
         reasons.append(f"{refused.path} ({decided_by}): {refused.message}")
     return "; ".join(reasons)

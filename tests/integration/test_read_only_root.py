@@ -1,4 +1,4 @@
-"""What a pod of deploy/Dockerfile relies on: jars fetched beforehand, one writable folder, a read-only root, no home."""
+"""What pods of deploy/Dockerfile rely on: jars fetched beforehand, one writable folder, a read-only root, no home."""
 
 import json
 import sys

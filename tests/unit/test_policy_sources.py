@@ -223,12 +223,24 @@ def test_no_schedule_runs_unless_the_artifacts_say_so() -> None:
         ({"timezone": "Mars/Base"}, "maintenance.timezone: time zone 'Mars/Base' is unknown"),
         ({"compaction": {"cron": 5}}, "maintenance.compaction.cron: Input should be a valid string"),
         ({"compactoin": {}}, "maintenance.compactoin: Extra inputs are not permitted (did you mean 'compaction'?)"),
-        ({"compaction_sensr": {}}, "compaction_sensr: Extra inputs are not permitted (did you mean 'compaction_sensor'"),
-        ({"expiry": {"max_aeg": "7d"}}, "maintenance.expiry.max_aeg: Extra inputs are not permitted (did you mean 'max_age'?)"),
-        ({"compaction_sensor": {"interval_seconds": 3}}, "interval_seconds: Input should be greater than or equal to 30"),
+        (
+            {"compaction_sensr": {}},
+            "compaction_sensr: Extra inputs are not permitted (did you mean 'compaction_sensor'",
+        ),
+        (
+            {"expiry": {"max_aeg": "7d"}},
+            "maintenance.expiry.max_aeg: Extra inputs are not permitted (did you mean 'max_age'?)",
+        ),
+        (
+            {"compaction_sensor": {"interval_seconds": 3}},
+            "interval_seconds: Input should be greater than or equal to 30",
+        ),
         ({"compaction": "daily"}, "maintenance.compaction must be a mapping, not str"),
         ({"expiry": {}, "snapshot_expiry": {}}, "has both 'snapshot_expiry' and 'expiry'"),
-        ({"table_health": {"tier": "files"}}, "table_health.tier: Extra inputs are not permitted (known: cron, timezone"),
+        (
+            {"table_health": {"tier": "files"}},
+            "table_health.tier: Extra inputs are not permitted (known: cron, timezone",
+        ),
     ],
 )
 def test_a_bad_maintenance_setting_is_named_by_its_path(maintenance: dict[str, Any], complaint: str) -> None:
