@@ -11,7 +11,7 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict,
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel, first_duplicate
-from floe_dagster_iceberg.models.faults import describe_faults, nearest
+from floe_dagster_iceberg.models.faults import field_errors, nearest
 from floe_dagster_iceberg.models.identifiers import Namespace, TableIdentifier, TableName
 from floe_dagster_iceberg.models.partitioning import PartitionSpec
 from floe_dagster_iceberg.models.writing import (
@@ -315,9 +315,10 @@ def _plain(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _reasons(error: pydantic.ValidationError, model: type[pydantic.BaseModel]) -> str:
-    # What an input asks for may be data, such as a filter; how an output is stored is not.
-    faults = describe_faults(error, model, with_values=model is not InputSettings)
-    return "; ".join(fault.sentence(f"'{fault.path}'" if fault.path else "") for fault in faults)
+    return "; ".join(
+        f"'{refused.path}': {refused.message}" if refused.path else refused.message
+        for refused in field_errors(error, model)
+    )
 
 
 def _unknown_key_message(key: str, model: type[_Settings], owner: str) -> str:

@@ -25,10 +25,10 @@ from dagster import (
     in_process_executor,
     multiprocess_executor,
 )
-from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
-from floe_dagster_iceberg.artifacts.shapes import faults_as_errors
+from floe_dagster_iceberg.artifacts.shapes import raise_validation_error
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.models import MaintenanceOperation
@@ -45,28 +45,31 @@ _K8S_EXECUTOR: Final = "k8s_job_executor"
 _PER_STEP: Final = "per_step_k8s_config"
 
 
-def _as_text(value: object) -> object:
-    # JSON writes whole processors as numbers, Kubernetes takes text.
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-_UNITS: Final = {"": Decimal(1), "m": Decimal("0.001"), "k": Decimal(1000)} | {
-    f"{letter}{suffix}": Decimal(base) ** power
-    for suffix, base in (("i", 1024), ("", 1000))
-    for power, letter in enumerate("KMGTPE", start=1)
-    if letter + suffix != "K"  # a thousand is a small k
-}
-_QUANTITY: Final = re.compile(rf"^(\d+(?:\.\d+)?)({'|'.join(_UNITS)})$")
 # Of these a thousandth is no unit: who writes 512m means 512Mi.
 _BYTES: Final = frozenset({"memory", "ephemeral-storage"})
 
-Quantity = Annotated[str, BeforeValidator(_as_text), StringConstraints(pattern=_QUANTITY.pattern)]
+
+_QUANTITY: Final = re.compile(r"\d+(\.\d+)?(m|k|[MGTPE]|[KMGTPE]i)?")
 
 
-def _amount(quantity: str) -> Decimal:
-    """A quantity of Kubernetes as a number: '500m' is 0.5, '1Ki' is 1024."""
-    [(number, unit)] = _QUANTITY.findall(quantity)
-    return Decimal(number) * _UNITS[unit]
+def _check_quantity(value: object) -> object:
+    # JSON writes whole processors as numbers, Kubernetes takes text.
+    text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not _QUANTITY.fullmatch(text):
+        raise ValueError("Input should be a Kubernetes quantity such as '500m' or '4Gi'")
+    return text
+
+
+Quantity = Annotated[str, BeforeValidator(_check_quantity)]
+
+
+def _compare(one: str, other: str) -> Decimal:
+    """How much more one quantity is than another."""
+    if one == other:
+        return Decimal(0)
+    from kubernetes.utils import parse_quantity  # noqa: PLC0415 - as slow to import as Dagster, and rarely needed
+
+    return Decimal(parse_quantity(one) - parse_quantity(other))
 
 
 class Toleration(FrozenModel):
@@ -85,7 +88,7 @@ class Toleration(FrozenModel):
     )
 
     @model_validator(mode="after")
-    def _says_which_taint(self) -> Self:
+    def _check_operator(self) -> Self:
         if self.operator == "Equal" and self.key is None:
             raise ValueError("a toleration without a key needs the operator Exists")
         if self.operator == "Exists" and self.value is not None:
@@ -96,27 +99,21 @@ class Toleration(FrozenModel):
 class ResourcePreset(FrozenModel):
     """What a pod gets."""
 
-    cpu: Quantity | None = Field(default=None, examples=["500m", "2"], description="Processors, requested and at most.")
-    memory: Quantity | None = Field(
-        default=None, examples=["512Mi", "4Gi"], description="Memory, requested and at most."
-    )
-    requests: dict[str, Quantity] = Field(
-        default_factory=dict, examples=["500m", "4Gi"], description="What is reserved, by resource."
-    )
-    limits: dict[str, Quantity] = Field(
-        default_factory=dict, examples=["500m", "4Gi"], description="What is allowed at most, by resource."
-    )
+    cpu: Quantity | None = Field(default=None, description="CPUs, as request and as limit.")
+    memory: Quantity | None = Field(default=None, description="Memory, as request and as limit.")
+    requests: dict[str, Quantity] = Field(default_factory=dict, description="Requests by resource.")
+    limits: dict[str, Quantity] = Field(default_factory=dict, description="Limits by resource.")
     node_selector: dict[str, str] = Field(default_factory=dict, description="Labels that a node must have.")
     tolerations: tuple[Toleration, ...] = Field(default=(), description="Taints that the pod tolerates.")
 
     @model_validator(mode="after")
-    def _short_or_long(self) -> Self:
+    def _check_one_form(self) -> Self:
         if (self.cpu or self.memory) and (self.requests or self.limits):
             raise ValueError("cpu and memory are short for requests and limits: give one or the other")
         return self
 
     @model_validator(mode="after")
-    def _as_kubernetes_takes_it(self) -> Self:
+    def _check_limits(self) -> Self:
         if problems := dict.fromkeys(self._problems()):
             raise ValueError("; ".join(problems))
         return self
@@ -130,9 +127,9 @@ class ResourcePreset(FrozenModel):
                 yield f"{name} {value} means thousandths of a byte: write {value.removesuffix('m')}Mi"
         for name, request in requests.items():
             limit = limits.get(name)
-            if "/" in name and (limit is None or _amount(limit) != _amount(request)):
+            if "/" in name and (limit is None or _compare(request, limit) != 0):
                 yield f"{name} is never shared, so its limit must be what is requested, {request}"
-            elif limit is not None and _amount(request) > _amount(limit):
+            elif limit is not None and _compare(request, limit) > 0:
                 yield f"{name} requested is {request}, which is above its limit {limit}"
 
     def _resources(self) -> dict[str, dict[str, str]]:
@@ -161,7 +158,7 @@ class PodSizes:
     def __init__(self, presets: Mapping[str, Any]) -> None:
         self._presets: dict[str, ResourcePreset] = {}
         for name, given in presets.items():
-            with faults_as_errors(f"{_PRESETS_PATH}.{name}", ResourcePreset, with_values=True):
+            with raise_validation_error(ResourcePreset, f"{_PRESETS_PATH}.{name}"):
                 self._presets[name] = ResourcePreset.model_validate(given)
 
     def tags_for(self, preset: str | None, *fallbacks: str) -> dict[str, Any]:
@@ -233,7 +230,7 @@ def build_executor(
     """
     if not artifacts.executor:
         return None
-    with faults_as_errors(_EXECUTOR_PATH, _ExecutorSettings, with_values=True):
+    with raise_validation_error(_ExecutorSettings, _EXECUTOR_PATH):
         settings = _ExecutorSettings.model_validate(artifacts.executor)
     executor, config = _executor_named(settings.type), dict(settings.config)
     if settings.type == _K8S_EXECUTOR and step_configs:

@@ -131,7 +131,7 @@ class CompiledArtifacts(FrozenModel):
         Raises:
             ValidationError: It has neither shape, or a key holds something else than it should.
         """
-        with shapes.faults_as_errors():
+        with shapes.raise_validation_error(cls):
             return cls.model_validate(shapes.read(sources.unwrap(data)))
 
     @classmethod
@@ -155,7 +155,7 @@ class CompiledArtifacts(FrozenModel):
     def spark(self) -> SparkSettings:
         """Spark settings of `plugins.compute.config`."""
         config = {} if self.compute is None else self.compute.config
-        with shapes.faults_as_errors("plugins.compute.config", SparkSettings):
+        with shapes.raise_validation_error(SparkSettings, "plugins.compute.config"):
             known = {key: config[key] for key in SparkSettings.model_fields if config.get(key) is not None}
             return SparkSettings.model_validate(known)
 

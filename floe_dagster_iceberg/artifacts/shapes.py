@@ -10,7 +10,7 @@ from pydantic import ValidationError as PydanticError
 
 from floe_dagster_iceberg.artifacts.plugin_configs import catalog_config, storage_config, storage_type
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models.faults import describe_faults, nearest
+from floe_dagster_iceberg.models.faults import field_errors, nearest
 
 _RUNTIME_KEYS = frozenset({"resolved_profiles", "resolved_catalog", "resolved_layers", "catalog"})
 _FLOE_KEYS = frozenset({"plugins", "identity", "governance", "observability", "transforms", "metadata"})
@@ -131,31 +131,28 @@ def read(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def faults_as_errors(
-    prefix: str = "", model: type[BaseModel] | None = None, *, with_values: bool = False
-) -> Iterator[None]:
+def raise_validation_error(model: type[BaseModel], prefix: str = "") -> Iterator[None]:
     """Raise a Pydantic error as ours, with the path of each offending key.
 
     Args:
+        model: The model that is validated.
         prefix: Where in the artifacts the model is.
-        model: The model that is validated; with it, unknown keys are compared with the known ones.
-        with_values: Whether to tell refused values, too; only where no secret can be.
     """
-    faults: list[str] = []
+    refused: list[str] = []
     try:
         yield
     except PydanticError as error:
-        faults = [
-            fault.sentence(".".join(filter(None, (prefix, fault.path))) or "artifacts")
-            for fault in describe_faults(error, model, with_values=with_values)
+        refused = [
+            f"{'.'.join(filter(None, (prefix, each.path))) or 'artifacts'}: {each.message}"
+            for each in field_errors(error, model)
         ]
     # Outside the except block: the Pydantic error quotes refused values, and must not be chained.
-    if faults:
-        raise ValidationError(f"Compiled artifacts are not valid. {'; '.join(faults)}.")
+    if refused:
+        raise ValidationError(f"Compiled artifacts are not valid. {'; '.join(refused)}.")
 
 
 def _validated(shape: type[Shape], data: Mapping[str, Any]) -> Shape:
-    with faults_as_errors(model=shape):
+    with raise_validation_error(shape):
         return shape.model_validate(dict(data))
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from floe_dagster_iceberg.artifacts.shapes import faults_as_errors
+from floe_dagster_iceberg.artifacts.shapes import raise_validation_error
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.secrets import SecretValue, secret_as_text
 from floe_dagster_iceberg.telemetry.attributes import SCOPE
@@ -84,7 +84,7 @@ class TelemetrySection(_Read):
         Raises:
             ValidationError: A key holds something else than it should.
         """
-        with faults_as_errors(PATH, cls):
+        with raise_validation_error(cls, PATH):
             return cls.model_validate(written)
 
     def settings(self, resource: Mapping[str, str]) -> TelemetrySettings | None:

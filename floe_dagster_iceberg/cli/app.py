@@ -5,30 +5,39 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from pydantic import BaseModel
 
-from floe_dagster_iceberg.cli.sentences import Told, in_our_words, warn
-from floe_dagster_iceberg.errors import FloeStorageError
+from floe_dagster_iceberg.cli import starter
+from floe_dagster_iceberg.cli.messages import CliError, cli_message, warn
+from floe_dagster_iceberg.errors import FloeStorageError, ValidationError
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceStatus
 from floe_dagster_iceberg.secrets import redact
 
-# In the order in which they make sense, one after the other.
+# In the order in which they run.
 OPERATIONS: Final = ("compaction", "snapshot_expiry", "manifests", "orphan_files")
+# Where `init` writes each file of the starter. A dot in front would hide them from us, too.
+_STARTER_FILES: Final = {
+    "definitions.py": "definitions.py",
+    "workspace.yaml": "workspace.yaml",
+    "compiled_artifacts.json": ".floe/compiled_artifacts.json",
+    "gitignore": ".floe/.gitignore",
+}
 
 Command = Callable[..., Any]
 
 _glob = click.argument("glob", metavar="[GLOB]", default="*")
 _table = click.argument("table")
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead, for programs.")
-_all = click.option("--all", "everything", is_flag=True, help="Tell also where nothing is to be done, and why.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_all = click.option("--all", "everything", is_flag=True, help="Also list tables that need nothing, with the reason.")
 _engine = click.option(
     "--engine",
     type=click.Choice([engine.value for engine in MaintenanceEngine]),
-    help="Who does it. 'auto' takes PyIceberg where that is safe, and Spark where it is not.",
+    help="Engine to use. 'auto' takes PyIceberg where that is safe, and Spark elsewhere.",
 )
 
 
@@ -40,12 +49,12 @@ def _operation(*, required: bool) -> Callable[[Command], Command]:
         type=click.Choice(OPERATIONS),
         multiple=True,
         required=required,
-        help="What to do; may be given several times." + ("" if required else "  [default: all]"),
+        help="Operation to run; can be repeated." + ("" if required else "  [default: all]"),
     )
 
 
-def _told_in_a_sentence(function: Command) -> Command:
-    """A command whose errors are a sentence and exit code 1."""
+def _with_cli_errors(function: Command) -> Command:
+    """A command whose errors are a message and exit code 1."""
 
     @functools.wraps(function)
     def run(*args: Any, debug: bool, **kwargs: Any) -> None:
@@ -54,23 +63,23 @@ def _told_in_a_sentence(function: Command) -> Command:
         except FloeStorageError as error:
             if debug:
                 click.echo(redact("".join(traceback.format_exception(error))), err=True)
-            raise Told(redact(in_our_words(error))) from None
+            raise CliError(redact(cli_message(error))) from None
 
-    return click.option("--debug", is_flag=True, help="Show where an error came from.")(run)
+    return click.option("--debug", is_flag=True, help="Show the traceback of an error.")(run)
 
 
-def _on_a_lakehouse(function: Command) -> Command:
-    """A command that can be told on which lakehouse it works."""
+def _with_artifacts(function: Command) -> Command:
+    """A command that takes the option --artifacts."""
     return click.option(
         "--artifacts",
         type=click.Path(path_type=Path),
         help="Compiled artifacts (JSON or YAML).  [default: $FLOE_ARTIFACTS, then .floe/compiled_artifacts.json, "
         "then the embedded catalog]",
-    )(_told_in_a_sentence(function))
+    )(_with_cli_errors(function))
 
 
 class _InOrder(click.Group):
-    """Commands in the order of this file, which is that of a day's work."""
+    """Lists commands in the order of this file."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -80,30 +89,30 @@ class _InOrder(click.Group):
 @click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="floe-dagster-iceberg", prog_name="floe-iceberg")
 def main() -> None:
-    """Look at, check and look after the Iceberg tables of a Dagster project.
+    """Inspect, check and maintain the Iceberg tables of a Dagster project.
 
-    Tables are named 'namespace.table'; without a namespace, the default one is meant. A GLOB is such
-    a name with * or ?, in quotes: 'bronze.*'.
+    Tables are named 'namespace.table'; a name without a namespace is in the default one. A GLOB is a
+    name with * or ?, in quotes: 'bronze.*'.
 
-    No table is changed by any command but 'maintain --execute' and 'rollback'.
+    Only 'maintain --execute' and 'rollback' change tables.
     """
-    # The log of operations is for services. Here every error is told once, as a sentence.
+    # The log of operations is for services. Here every error is printed once, as a message.
     logging.getLogger("floe_dagster_iceberg").addHandler(logging.NullHandler())
 
 
-@main.command(short_help="Check that pipelines can work from here.")
+@main.command(short_help="Check the environment of pipelines.")
 @_json
-@click.option("--spark/--no-spark", default=True, help="Whether to check Java and Spark's jars, too.")
-@_on_a_lakehouse
+@click.option("--spark/--no-spark", default=True, help="Whether to check Java and Spark's jars as well.")
+@_with_artifacts
 def doctor(*, artifacts: Path | None, as_json: bool, spark: bool) -> None:
-    """Check that pipelines can work from here: artifacts, catalog, storage, permissions, Java and jars.
+    """Check the environment of pipelines: artifacts, catalog, storage, permissions, Java and jars.
 
-    A small object is written to the storage and removed again, as is a namespace in a SQL catalog.
-    Ends with exit code 1 when something has to be mended; each line says what.
+    Writes a small object to the storage and removes it again, and likewise a namespace in a SQL catalog.
+    Exits with code 1 when a check fails; each line says what to do.
     """
     from floe_dagster_iceberg.cli import doctor as checks  # noqa: PLC0415
 
-    report = checks.examine(artifacts, spark=spark)
+    report = checks.run_checks(artifacts, spark=spark)
     _print(report, checks.show, as_json=as_json)
     if not report.healthy:
         sys.exit(1)
@@ -112,29 +121,31 @@ def doctor(*, artifacts: Path | None, as_json: bool, spark: bool) -> None:
 @main.command(short_help="List the tables.")
 @_glob
 @_json
-@_on_a_lakehouse
+@_with_artifacts
 def tables(glob: str, *, artifacts: Path | None, as_json: bool) -> None:
-    """List the tables, with their sizes and the run that wrote them last."""
+    """List the tables with their sizes and the last run that wrote to them."""
     from floe_dagster_iceberg.cli import overview  # noqa: PLC0415
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
 
     lakehouse = Lakehouse.open(artifacts)
-    report = overview.survey(lakehouse, glob)
+    report = overview.list_tables(lakehouse, glob)
     _print(report, overview.show, as_json=as_json)
-    warn(lakehouse.policy_fault)
+    warn(lakehouse.policy_error)
     if any(entry.error for entry in report.tables):
         sys.exit(1)
 
 
 @main.command(short_help="Show a table and its snapshots.")
 @_table
-@click.option("--snapshots", type=click.IntRange(min=1), default=10, show_default=True, help="How many to show.")
+@click.option(
+    "--snapshots", type=click.IntRange(min=1), default=10, show_default=True, help="Number of snapshots to show."
+)
 @_json
-@_on_a_lakehouse
+@_with_artifacts
 def inspect(table: str, *, artifacts: Path | None, snapshots: int, as_json: bool) -> None:
     """Show a table: columns, partitioning, health, maintenance policy, properties, and its snapshots.
 
-    Each snapshot names the Dagster run and the partition that made it.
+    Each snapshot names the Dagster run and the partition that wrote it.
     """
     from floe_dagster_iceberg.cli import inspection  # noqa: PLC0415
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
@@ -144,13 +155,13 @@ def inspect(table: str, *, artifacts: Path | None, snapshots: int, as_json: bool
     warn(*report.warnings)
 
 
-@main.command(short_help="Say what maintenance would do.")
+@main.command(short_help="Show what maintenance would do.")
 @_glob
 @_operation(required=False)
 @_engine
 @_all
 @_json
-@_on_a_lakehouse
+@_with_artifacts
 def plan(
     glob: str,
     *,
@@ -160,23 +171,23 @@ def plan(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Say what maintenance would do, and why, or why not. Changes nothing.
+    """Show what maintenance would do and why. Changes nothing.
 
-    The policy is that of the artifacts and of the tables' own properties.
+    The policy comes from the artifacts and the tables' properties.
     """
-    _look_after(
+    _maintain(
         artifacts, glob, operations or OPERATIONS, dry_run=True, engine=engine, everything=everything, as_json=as_json
     )
 
 
-@main.command(short_help="Do maintenance; a dry run by default.")
+@main.command(short_help="Run maintenance; a dry run by default.")
 @click.argument("glob")
 @_operation(required=True)
-@click.option("--execute", is_flag=True, help="Really do it; without this it is only planned.")
+@click.option("--execute", is_flag=True, help="Change the tables; without this, only plan.")
 @_engine
 @_all
 @_json
-@_on_a_lakehouse
+@_with_artifacts
 def maintain(
     glob: str,
     *,
@@ -187,24 +198,24 @@ def maintain(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Do maintenance on tables: a dry run, unless --execute is given.
+    """Run maintenance on tables: a dry run, unless --execute is given.
 
-    The same as the maintenance assets in Dagster do, with the same policy and the same guardrails.
-    Ends with exit code 1 when a table failed; the others have had their turn.
+    Does what the maintenance assets in Dagster do, with the same policy and guardrails. Exits with
+    code 1 when a table fails; the other tables are maintained all the same.
     """
-    _look_after(artifacts, glob, operations, dry_run=not execute, engine=engine, everything=everything, as_json=as_json)
+    _maintain(artifacts, glob, operations, dry_run=not execute, engine=engine, everything=everything, as_json=as_json)
 
 
 @main.command(short_help="Go back to an earlier snapshot.")
 @_table
-@click.option("--to", metavar="SNAPSHOT", help="Id of the snapshot to go back to, or name of a tag.")
-@click.option("--as-of", metavar="TIME", help="Go back to what was there then; UTC unless it has an offset.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@_on_a_lakehouse
+@click.option("--to", metavar="SNAPSHOT", help="Snapshot id or tag to go back to.")
+@click.option("--as-of", metavar="TIME", help="Go back to the state at this time; UTC unless it has an offset.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@_with_artifacts
 def rollback(table: str, *, artifacts: Path | None, to: str | None, as_of: str | None, yes: bool) -> None:
     """Make an earlier snapshot of a table the current one again.
 
-    Shows first what readers would no longer see, and asks. No file is deleted.
+    Shows what readers would no longer see and asks for confirmation. No file is deleted.
     """
     if (to is None) == (as_of is None):
         raise click.UsageError("Give either --to or --as-of.")
@@ -213,15 +224,15 @@ def rollback(table: str, *, artifacts: Path | None, to: str | None, as_of: str |
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
 
     lakehouse, console = Lakehouse.open(artifacts), open_console()
-    foreseen = rolling.foresee(lakehouse, table, to=to, as_of=as_of)
-    if not foreseen.undone:
-        console.print(f"{foreseen.table} is at snapshot {foreseen.target.snapshot_id} already.")
+    planned = rolling.plan_rollback(lakehouse, table, to=to, as_of=as_of)
+    if not planned.undone:
+        console.print(f"{planned.table} is at snapshot {planned.target.snapshot_id} already.")
         return
-    rolling.show(foreseen, console)
+    rolling.show(planned, console)
     if not yes:
         click.confirm("Go back?", abort=True)
-    rolling.roll_back(lakehouse, foreseen)
-    console.print(f"{foreseen.table} is at snapshot {foreseen.target.snapshot_id} now.")
+    rolling.roll_back(lakehouse, planned)
+    console.print(f"{planned.table} is at snapshot {planned.target.snapshot_id} now.")
 
 
 @main.command(short_help="Fetch Spark's jars into a folder.")
@@ -231,14 +242,14 @@ def rollback(table: str, *, artifacts: Path | None, to: str | None, as_of: str |
     "places",
     type=click.Choice(["sqlite", "postgres", "s3", "gcs", "azure"]),
     multiple=True,
-    help="Where tables or their catalog are; may be given several times.",
+    help="Storage or catalog to fetch jars for; can be repeated.",
 )
-@_told_in_a_sentence
+@_with_cli_errors
 def jars(folder: Path, *, places: tuple[str, ...]) -> None:
-    """Fetch the jars that Spark needs for Iceberg into FOLDER, as when building an image.
+    """Fetch the jars that Spark needs for Iceberg into FOLDER, for example when building an image.
 
-    $FLOE_SPARK_JARS then names that folder, and Spark starts without a network. REST catalogs
-    need no jar of their own.
+    With $FLOE_SPARK_JARS set to that folder, Spark starts without a network. REST catalogs need no
+    jar of their own.
     """
     from floe_dagster_iceberg.spark.jar_fetch import fetch_jars  # noqa: PLC0415
 
@@ -246,18 +257,16 @@ def jars(folder: Path, *, places: tuple[str, ...]) -> None:
         click.echo(jar)
 
 
-@main.command(short_help="Write a small project to begin with.")
+@main.command(short_help="Write a starter project.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@_told_in_a_sentence
+@_with_cli_errors
 def init(folder: Path) -> None:
-    """Write a small project into FOLDER: two assets, their maintenance, and artifacts.
+    """Write a starter project into FOLDER: two assets, their maintenance, and artifacts.
 
-    Nothing that is there is overwritten. It needs neither Java nor a server.
+    Existing files are not overwritten. The project needs neither Java nor a server.
     """
-    from floe_dagster_iceberg.cli.starting import write_starter  # noqa: PLC0415
-
-    for place in write_starter(folder):
-        click.echo(f"wrote {place}")
+    for path in _write_starter(folder):
+        click.echo(f"wrote {path}")
     click.echo(f"\nNext:\n  cd {folder}")
     click.echo("  dagster asset materialize -f definitions.py --select orders --partition 2026-01-01")
     click.echo("  dagster asset materialize -f definitions.py --select revenue")
@@ -265,7 +274,7 @@ def init(folder: Path) -> None:
     click.echo("  dagster dev    # the same in the browser; pip install dagster-webserver")
 
 
-def _look_after(
+def _maintain(
     artifacts: Path | None,
     glob: str,
     operations: tuple[str, ...],
@@ -280,7 +289,7 @@ def _look_after(
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
     from floe_dagster_iceberg.models import MaintenanceOperation  # noqa: PLC0415
 
-    report = upkeep.look_after(
+    report = upkeep.maintain(
         Lakehouse.open(artifacts),
         glob,
         [MaintenanceOperation(name) for name in OPERATIONS if name in operations],
@@ -292,6 +301,20 @@ def _look_after(
     _print(report, functools.partial(upkeep.show, doing=doing, everything=everything), as_json=as_json)
     if any(entry.status is MaintenanceStatus.FAILED for entry in report.entries):
         sys.exit(1)
+
+
+def _write_starter(folder: Path) -> list[Path]:
+    """Write the starter into a folder, all files or none, and return their paths."""
+    paths = {name: folder / path for name, path in _STARTER_FILES.items()}
+    if existing := [str(path) for path in paths.values() if path.exists()]:
+        raise ValidationError(f"Files exist already and were not changed: {', '.join(existing)}. Name another folder.")
+    try:
+        for name, path in paths.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text((files(starter) / name).read_text(encoding="utf-8"), encoding="utf-8")
+    except OSError as error:
+        raise ValidationError(f"'{folder}' is not writable: {error.strerror}. Name another folder.") from error
+    return list(paths.values())
 
 
 def _print(report: BaseModel, show: Callable[..., None], *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`floe-iceberg doctor`: whether pipelines can work from here, and if not what to do."""
+"""`floe-iceberg doctor`: checks of the environment of pipelines."""
 
 import os
 import platform
@@ -22,11 +22,12 @@ from floe_dagster_iceberg.errors import CatalogConnectionError, FloeStorageError
 from floe_dagster_iceberg.factory import create_iceberg_resources
 from floe_dagster_iceberg.maintenance.schedules import job_name
 from floe_dagster_iceberg.models import MaintenanceOperation
+from floe_dagster_iceberg.models.quantities import counted
 from floe_dagster_iceberg.plugins.lifecycle import run_within
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.secrets import redact
 
-# A store that answers at all does so in a second; a wrong address may never.
+# A store that responds does so within a second; a wrong address may never.
 _STORAGE_SECONDS: Final = 20.0
 _CATALOG_SECONDS: Final = 30.0
 _STYLES: Final = {
@@ -37,11 +38,11 @@ _STYLES: Final = {
 }
 _PACKAGES: Final = ("floe-dagster-iceberg", "dagster", "pyiceberg", "pyspark", "pyarrow")
 
-Verdict = tuple[CheckState, str]
+Finding = tuple[CheckState, str]
 
 
-def examine(artifacts: Path | None, *, spark: bool) -> DoctorReport:
-    """Make all checks; what fails is part of the report and never an error.
+def run_checks(artifacts: Path | None, *, spark: bool) -> DoctorReport:
+    """Run all checks; a failure is part of the report, never an error.
 
     Args:
         artifacts: The file of artifacts, if one is given.
@@ -53,15 +54,13 @@ def examine(artifacts: Path | None, *, spark: bool) -> DoctorReport:
 
 def show(report: DoctorReport, console: Console) -> None:
     """Print a line per check."""
-    listing = Listing("check", "state", "what was found", sentence="what was found")
+    listing = Listing("check", "state", "what was found", wrapped="what was found")
     for check in report.checks:
         listing.add(check.name, cell(check.state.value, _STYLES[check.state]), check.message)
     listing.print(console)
     failed = sum(check.state is CheckState.FAILED for check in report.checks)
     console.print()
-    console.print(
-        "Everything that was checked is in order." if report.healthy else f"To be mended: {failed}, see above."
-    )
+    console.print("All checks passed." if report.healthy else f"{counted(failed, 'check')} failed, see above.")
 
 
 def _checks(artifacts: Path | None, *, spark: bool) -> Iterator[Check]:
@@ -69,21 +68,21 @@ def _checks(artifacts: Path | None, *, spark: bool) -> Iterator[Check]:
     opened: list[Lakehouse] = []
     yield _check("artifacts", lambda: _artifacts(artifacts, opened))
     if not opened:
-        yield Check(name="catalog", state=CheckState.SKIPPED, message="Without artifacts there is no catalog to ask.")
+        yield Check(name="catalog", state=CheckState.SKIPPED, message="Without artifacts there is no catalog to check.")
         return
     [lakehouse] = opened
     yield _check("definitions", lambda: _definitions(lakehouse))
     catalog = _check("catalog", lambda: _catalog(lakehouse))
     yield catalog
-    yield _unless_told(catalog, _check("storage", lambda: _storage(lakehouse)))
+    yield _unless_reported(catalog, _check("storage", lambda: _storage(lakehouse)))
     if catalog.state is CheckState.OK:
         yield _check("permissions", lambda: _permissions(lakehouse))
     if spark:
         yield _check("java", lambda: _java(lakehouse))
-        yield _unless_told(catalog, _check("jars", lambda: _jars(lakehouse)))
+        yield _unless_reported(catalog, _check("jars", lambda: _jars(lakehouse)))
 
 
-def _check(name: str, look: Callable[[], Verdict]) -> Check:
+def _check(name: str, look: Callable[[], Finding]) -> Check:
     try:
         state, message = look()
     except FloeStorageError as error:
@@ -91,29 +90,29 @@ def _check(name: str, look: Callable[[], Verdict]) -> Check:
     return Check(name=name, state=state, message=redact(message))
 
 
-def _unless_told(earlier: Check, check: Check) -> Check:
-    """One fault is to be mended once."""
+def _unless_reported(earlier: Check, check: Check) -> Check:
+    """The same error is reported once."""
     if check.state is CheckState.FAILED and check.message == earlier.message:
-        return Check(name=check.name, state=CheckState.SKIPPED, message=f"For the same reason as {earlier.name}.")
+        return Check(name=check.name, state=CheckState.SKIPPED, message=f"Same error as {earlier.name}.")
     return check
 
 
-def _versions() -> Verdict:
+def _versions() -> Finding:
     installed = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return CheckState.OK, f"{installed}, Python {platform.python_version()}"
 
 
-def _artifacts(given: Path | None, opened: list[Lakehouse]) -> Verdict:
+def _artifacts(given: Path | None, opened: list[Lakehouse]) -> Finding:
     lakehouse = Lakehouse.open(given)
     opened.append(lakehouse)
     if lakehouse.file is None:
-        return CheckState.OK, "None: everything is in a SQLite catalog and files of its own (the embedded default)."
-    named_by = "--artifacts" if given else f"${FILE_VARIABLE}" if os.environ.get(FILE_VARIABLE) else "its default place"
+        return CheckState.OK, "None: the embedded default, a SQLite catalog and local files."
+    named_by = "--artifacts" if given else f"${FILE_VARIABLE}" if os.environ.get(FILE_VARIABLE) else "its default path"
     catalog = lakehouse.iceberg
     return CheckState.OK, f"{lakehouse.file} (by {named_by}): {catalog.catalog_type} catalog '{catalog.catalog_name}'."
 
 
-def _definitions(lakehouse: Lakehouse) -> Verdict:
+def _definitions(lakehouse: Lakehouse) -> Finding:
     """Whether a code location loads with these artifacts: policy, schedules, presets and executor."""
     bundle = create_iceberg_resources(None if lakehouse.file is None else lakehouse.artifacts)
     definitions = bundle.definitions()
@@ -131,33 +130,33 @@ def _definitions(lakehouse: Lakehouse) -> Verdict:
         return CheckState.WARNING, warning
     return (
         CheckState.OK,
-        f"They load. Of {len(bundle.schedules)} schedules of maintenance, {running} run by themselves.",
+        f"They load. {running} of {len(bundle.schedules)} maintenance schedules are running.",
     )
 
 
-def _catalog(lakehouse: Lakehouse) -> Verdict:
+def _catalog(lakehouse: Lakehouse) -> Finding:
     if (file := lakehouse.missing_file) is not None:
         return _not_there_yet(file)
     try:
-        # Longer than a health check: what keeps the catalog from answering is known only after its retries.
+        # Longer than a health check: the cause of an outage is known only after all retries.
         namespaces = run_within(_CATALOG_SECONDS, lakehouse.tables.list_namespaces)
     except TimeoutError as error:
         raise CatalogConnectionError(lakehouse.iceberg.catalog_name, reason=str(error)) from error
-    return CheckState.OK, f"It answers. Namespaces: {len(namespaces)}."
+    return CheckState.OK, f"It responds. Namespaces: {len(namespaces)}."
 
 
-def _not_there_yet(file: Path) -> Verdict:
+def _not_there_yet(file: Path) -> Finding:
     folder = next(parent for parent in file.parents if parent.exists())
     if os.access(folder, os.W_OK):
-        return CheckState.SKIPPED, f"Not there yet; the first materialization makes '{file}'."
-    return CheckState.FAILED, f"'{folder}' cannot be written to, so '{file}' cannot be made. Set FLOE_HOME to a folder."
+        return CheckState.SKIPPED, f"It does not exist yet; the first materialization creates '{file}'."
+    return CheckState.FAILED, f"'{folder}' is not writable, so '{file}' cannot be created. Set FLOE_HOME to a folder."
 
 
-def _storage(lakehouse: Lakehouse) -> Verdict:
+def _storage(lakehouse: Lakehouse) -> Finding:
     if lakehouse.missing_file is not None:
-        return CheckState.SKIPPED, "Not there yet; it is made together with the catalog."
+        return CheckState.SKIPPED, "It does not exist yet; it is created together with the catalog."
     if lakehouse.iceberg.storage_plugin is None:
-        return CheckState.SKIPPED, "Only the catalog knows it, table by table."
+        return CheckState.SKIPPED, "The catalog decides it table by table."
     try:
         run_within(_STORAGE_SECONDS, lakehouse.iceberg.check_storage)
     except TimeoutError as error:
@@ -165,34 +164,34 @@ def _storage(lakehouse: Lakehouse) -> Verdict:
     return CheckState.OK, "A probe was written and removed."
 
 
-def _permissions(lakehouse: Lakehouse) -> Verdict:
+def _permissions(lakehouse: Lakehouse) -> Finding:
     """Ask for what the first materialization of an asset will ask for, and leave nothing behind."""
     name, namespaces = lakehouse.iceberg.catalog_name, lakehouse.tables.list_namespaces()
     probe = f"floe_doctor_{uuid4().hex[:8]}"
     if lakehouse.iceberg.catalog_type == "sql":
         lakehouse.tables.create_namespace(probe)
         lakehouse.tables.drop_namespace(probe)
-        return CheckState.OK, "Namespaces can be made and dropped."
+        return CheckState.OK, "Namespaces can be created and dropped."
     if not namespaces:
-        return CheckState.SKIPPED, "There is no namespace yet to try it in."
+        return CheckState.SKIPPED, "There is no namespace to check it in yet."
     namespace = lakehouse.iceberg.default_namespace
     namespace = namespace if namespace in namespaces else namespaces[0]
     # A server checks the rights of a staged table as those of any other; without a commit there is none.
     with translated(name, table=f"{namespace}.{probe}"):
         column = NestedField(1, "probe", BooleanType(), required=False)
         lakehouse.iceberg.catalog.create_table_transaction((*namespace.split("."), probe), Schema(column))
-    return CheckState.OK, f"Tables can be made in namespace '{namespace}'."
+    return CheckState.OK, f"Tables can be created in namespace '{namespace}'."
 
 
-def _java(lakehouse: Lakehouse) -> Verdict:
+def _java(lakehouse: Lakehouse) -> Finding:
     if lakehouse.spark.remote is not None:
-        return CheckState.SKIPPED, "Spark runs on a Connect server; none is needed here."
+        return CheckState.SKIPPED, "Spark runs on a Connect server; Java is not needed here."
     from floe_dagster_iceberg.spark.java import ensure_java  # noqa: PLC0415 - Spark is optional here
 
     return CheckState.OK, f"Java {ensure_java()}"
 
 
-def _jars(lakehouse: Lakehouse) -> Verdict:
+def _jars(lakehouse: Lakehouse) -> Finding:
     if lakehouse.spark.remote is not None:
         return CheckState.SKIPPED, "Spark runs on a Connect server, which has its own."
     from floe_dagster_iceberg.spark.jar_places import find_jars  # noqa: PLC0415 - it loads PySpark

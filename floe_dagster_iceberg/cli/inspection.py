@@ -26,9 +26,9 @@ from floe_dagster_iceberg.models.quantities import counted, format_bytes
 from floe_dagster_iceberg.secrets import redact_properties
 from floe_dagster_iceberg.table.names import to_identifier
 
-# What of a policy concerns a single table, and what of that everybody wants to know.
+# The parts of a policy that apply to a single table, and the settings that are always shown.
 _OF_A_TABLE: Final = ("compaction.", "expiry.", "orphans.", "manifests.", "thresholds.", "engine")
-_TOLD: Final = frozenset(
+_SHOWN: Final = frozenset(
     {
         "compaction.enabled",
         "compaction.target_file_size_bytes",
@@ -51,7 +51,7 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> InspectReport
     Args:
         lakehouse: Where the table is.
         name: The table.
-        snapshots: How many snapshots to tell of, newest first.
+        snapshots: Number of snapshots, newest first.
 
     Raises:
         NoSuchTableError: There is no such table.
@@ -88,8 +88,8 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> InspectReport
         ],
         health=health,
         faults=[
-            FaultEntry(message=fault.sentence, grave=fault.grave, remedy=fault.remedy)
-            for fault in find_breaches(health, policy.thresholds)
+            FaultEntry(message=breach.sentence, grave=breach.grave, remedy=breach.remedy)
+            for breach in find_breaches(health, policy.thresholds)
         ],
         policy=[] if problem else PolicyEntry.of(effective, *_OF_A_TABLE),
         warnings=[] if problem is None else [problem],
@@ -98,7 +98,7 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> InspectReport
 
 
 def snapshot_entries(table: Table, snapshots: Iterable[SnapshotInfo]) -> list[SnapshotEntry]:
-    """Snapshots with the branches and tags that stand there."""
+    """Snapshots with their branches and tags."""
     names: dict[int, list[str]] = defaultdict(list)
     for name, ref in sorted(table.metadata.refs.items()):
         names[ref.snapshot_id].append(name)
@@ -106,7 +106,7 @@ def snapshot_entries(table: Table, snapshots: Iterable[SnapshotInfo]) -> list[Sn
 
 
 def show(report: InspectReport, console: Console) -> None:
-    """Print it in parts, from what it is to what happened to it."""
+    """Print a report, section by section."""
     console.print(cell(report.table, "bold"))
     console.print(cell(f"{report.location}, format version {report.format_version}"))
     _show_columns(report, console)
@@ -117,7 +117,7 @@ def show(report: InspectReport, console: Console) -> None:
         console.print(cell(f"sorted by {', '.join(report.sort_order)}"))
     _show_health(report, console)
     if not report.warnings:
-        show_policy([entry for entry in report.policy if entry.name in _TOLD or is_decided(entry)], console)
+        show_policy([entry for entry in report.policy if entry.name in _SHOWN or is_decided(entry)], console)
     if report.properties:
         heading(console, "Properties")
         for name, value in report.properties.items():
@@ -129,7 +129,7 @@ def show(report: InspectReport, console: Console) -> None:
 
 
 def show_snapshots(snapshots: Sequence[SnapshotEntry], console: Console) -> None:
-    """Print a line per snapshot, with the run and the partition that made it."""
+    """Print a line per snapshot, with the run and the partition that wrote it."""
     if not snapshots:
         console.print("none yet")
         return
@@ -150,7 +150,7 @@ def show_snapshots(snapshots: Sequence[SnapshotEntry], console: Console) -> None
 
 
 def show_policy(policy: Sequence[PolicyEntry], console: Console) -> None:
-    """Print a line per value, and who decided it."""
+    """Print a line per value, with its source."""
     heading(console, "Maintenance policy")
     if not policy:
         console.print("the package's defaults")
@@ -162,14 +162,14 @@ def show_policy(policy: Sequence[PolicyEntry], console: Console) -> None:
 
 
 def is_decided(entry: PolicyEntry) -> bool:
-    """Whether somebody decided a value, and not the package."""
+    """Whether a value is not the package's default."""
     return entry.source is not PolicySource.DEFAULT
 
 
 def _show_columns(report: InspectReport, console: Console) -> None:
     heading(console, "Columns")
-    # Types of nested columns are long; they may be folded.
-    listing = Listing("name", "id", "NULL", "type", "meaning", numbers=("id",), sentence="type")
+    # Types of nested columns are long.
+    listing = Listing("name", "id", "NULL", "type", "meaning", numbers=("id",), wrapped="type")
     for column in report.columns:
         listing.add(column.name, column.id, "no" if column.required else "yes", column.type, column.doc)
     listing.print(console)
@@ -181,7 +181,7 @@ def _show_health(report: InspectReport, console: Console) -> None:
         word, style = ("bad", "bold red") if fault.grave else ("warning", "yellow")
         console.print(cell(f"{word}: {fault.message}", style))
     if not report.faults:
-        console.print(cell("in good order", "green"))
+        console.print(cell("healthy", "green"))
     console.print(cell(", ".join(_measures(report.health))))
 
 

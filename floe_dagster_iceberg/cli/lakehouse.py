@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 EVERY_TABLE: Final = "*"
-# More than these nobody reads.
 _MOST_NAMED: Final = 10
 # Names of one namespace are alike in it already.
 _NEAR: Final = 0.75
@@ -61,7 +60,7 @@ class Lakehouse:
 
     @property
     def missing_file(self) -> Path | None:
-        """The file of a SQLite catalog, when nobody has made it yet.
+        """The file of a SQLite catalog that does not exist yet.
 
         Raises:
             SecretNotFoundError: The catalog's address refers to something that is not there.
@@ -81,7 +80,7 @@ class Lakehouse:
         """
         if (file := self.missing_file) is not None:
             raise ValidationError(
-                f"There is no catalog at '{file}' yet; the first materialization makes it. If yours is elsewhere, go "
+                f"There is no catalog at '{file}' yet; the first materialization creates it. If yours is elsewhere, change "
                 "to the project's folder, or name its artifacts with --artifacts or $FLOE_ARTIFACTS."
             )
         return self.iceberg.table_manager
@@ -93,7 +92,7 @@ class Lakehouse:
 
     @cached_property
     def sources(self) -> PolicySources:
-        """Who decides how tables are maintained.
+        """Everything that decides how tables are maintained.
 
         Raises:
             ValidationError: The artifacts' settings of maintenance are not valid.
@@ -133,15 +132,15 @@ class Lakehouse:
         return list(selected.found)
 
     def policy_of(self, table: "Table") -> tuple[EffectivePolicy, str | None]:
-        """How a table is maintained; where that is not valid, the package's defaults, and what is wrong."""
+        """The policy of a table; where it is not valid, the package's defaults and the error message."""
         try:
             return self.sources.resolve(to_identifier(table), table.properties), None
         except ValidationError as error:
             return PolicySources().resolve(), str(error)
 
     @property
-    def policy_fault(self) -> str | None:
-        """What is wrong with the artifacts' settings of maintenance."""
+    def policy_error(self) -> str | None:
+        """The error in the artifacts' maintenance settings, if there is one."""
         try:
             self.sources.resolve()
         except ValidationError as error:

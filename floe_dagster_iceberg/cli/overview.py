@@ -12,11 +12,11 @@ from floe_dagster_iceberg.secrets import redact
 from floe_dagster_iceberg.table.health import measure_health
 
 
-def survey(lakehouse: Lakehouse, glob: str) -> TablesReport:
-    """Look at the metadata of every table; one that cannot be read is told among the others."""
+def list_tables(lakehouse: Lakehouse, glob: str) -> TablesReport:
+    """Read the metadata of every table; one that cannot be read is listed with its error."""
     return TablesReport(
         catalog=lakehouse.iceberg.catalog_name,
-        tables=[_look_at(lakehouse, table) for table in lakehouse.select(glob)],
+        tables=[_entry(lakehouse, table) for table in lakehouse.select(glob)],
     )
 
 
@@ -26,9 +26,7 @@ def show(report: TablesReport, console: Console) -> None:
         console.print(cell(f"Catalog '{report.catalog}' has no tables yet."))
         return
     numbers = ("rows", "files", "size", "snapshots")
-    listing = Listing(
-        "table", *numbers, "last written (UTC)", "by run", "partition", numbers=numbers, spare=("by run", "partition")
-    )
+    listing = Listing("table", *numbers, "last written (UTC)", "by run", "partition", numbers=numbers)
     for entry in report.tables:
         written = entry.snapshot
         listing.add(
@@ -48,7 +46,7 @@ def show(report: TablesReport, console: Console) -> None:
             console.print(cell(f"{entry.table}: {entry.error}", "red"))
 
 
-def _look_at(lakehouse: Lakehouse, name: TableIdentifier) -> TableEntry:
+def _entry(lakehouse: Lakehouse, name: TableIdentifier) -> TableEntry:
     try:
         table = lakehouse.tables.load_table(name)
         health = measure_health(table, tier=HealthTier.SUMMARY)

@@ -39,24 +39,24 @@ class RollbackPlan:
         return self.undone[0] if self.undone else self.target
 
 
-def foresee(lakehouse: Lakehouse, name: str, *, to: str | None = None, as_of: str | None = None) -> RollbackPlan:
+def plan_rollback(lakehouse: Lakehouse, name: str, *, to: str | None = None, as_of: str | None = None) -> RollbackPlan:
     """Find the snapshot to go back to, and what came after it. Changes nothing.
 
     Args:
         lakehouse: Where the table is.
         name: The table.
         to: Id of a snapshot, or name of a tag.
-        as_of: A moment in ISO 8601; UTC unless it says otherwise.
+        as_of: A timestamp in ISO 8601; UTC unless it has an offset.
 
     Raises:
         SnapshotNotFoundError: There is no such snapshot or tag.
         RollbackError: The snapshot is not part of main's history, or that begins later.
-        ValidationError: The moment cannot be read.
+        ValidationError: The timestamp is not valid.
     """
     table = lakehouse.load_table(name)
     metadata, identifier = table.metadata, str(to_identifier(table))
     if as_of is not None:
-        at_ms = to_timestamp_ms(_moment(as_of), argument="--as-of", table=identifier)
+        at_ms = to_timestamp_ms(_timestamp(as_of), argument="--as-of", table=identifier)
         target = find_in_time(metadata, identifier, at_ms, moment=as_of)
     else:
         ids = {ref: where.snapshot_id for ref, where in metadata.refs.items()}
@@ -87,10 +87,10 @@ def show(plan: RollbackPlan, console: Console) -> None:
 
 
 def roll_back(lakehouse: Lakehouse, plan: RollbackPlan) -> None:
-    """Do what was shown, unless somebody has written meanwhile.
+    """Execute the plan, unless the table was written to meanwhile.
 
     Raises:
-        RollbackError: There is a snapshot that was not shown.
+        RollbackError: The table has a newer snapshot than the plan.
         CommitConflictError: Other writers won more often than the budget allows.
     """
     main = lakehouse.tables.load_table(plan.table).metadata.refs.get(MAIN_BRANCH)
@@ -98,16 +98,16 @@ def roll_back(lakehouse: Lakehouse, plan: RollbackPlan) -> None:
         raise RollbackError(
             plan.table,
             snapshot=plan.target.snapshot_id,
-            reason=f"snapshot {main.snapshot_id} was committed since then. Look again at what would be undone",
+            reason=f"snapshot {main.snapshot_id} was committed since then. Run the command again",
         )
     lakehouse.tables.rollback_to_snapshot(plan.table, plan.target.snapshot_id)
 
 
-def _moment(text: str) -> datetime:
+def _timestamp(text: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text)
+        timestamp = datetime.fromisoformat(text)
     except ValueError:
         raise ValidationError(
-            f"--as-of '{text}' is no moment. Write it as 2026-01-31, 2026-01-31T14:30 or 2026-01-31T14:30+02:00."
+            f"--as-of '{text}' is not a timestamp. Write it as 2026-01-31, 2026-01-31T14:30 or 2026-01-31T14:30+02:00."
         ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)

@@ -28,7 +28,7 @@ _WORDS: Final = {
 _STYLES: Final = {MaintenanceStatus.FAILED: "bold red", MaintenanceStatus.DONE: "green"}
 
 
-def look_after(
+def maintain(
     lakehouse: Lakehouse,
     glob: str,
     operations: Sequence[MaintenanceOperation],
@@ -37,14 +37,14 @@ def look_after(
     engine: MaintenanceEngine | None = None,
     errors: Console,
 ) -> UpkeepReport:
-    """Plan operations, or do them, as the maintenance assets do.
+    """Plan or run operations, as the maintenance assets do.
 
     Args:
         lakehouse: Where the tables are, and what the artifacts say about maintenance.
         glob: The tables.
         operations: The operations, in this order.
-        dry_run: Whether to plan only, and change nothing.
-        engine: Who is to do it; as the policy says if not given.
+        dry_run: Whether to plan only and change nothing.
+        engine: The engine; as the policy says if not given.
         errors: Where progress and warnings go.
 
     Raises:
@@ -52,12 +52,12 @@ def look_after(
         ValidationError: The policy is not valid, or no table matches.
     """
     sources = lakehouse.sources.with_run(tables=(lakehouse.full_name(glob),), dry_run=dry_run, engine=engine)
-    # What is wrong for every table is told before the catalog is asked for them, which may not answer.
+    # An error in the policy is reported before the catalog is called, which may not respond.
     sources.resolve()
     if not lakehouse.select(glob):
         return UpkeepReport(dry_run=dry_run, entries=[])
     entries = []
-    with errors.status("Looking at the tables") as status:
+    with errors.status("Reading the tables") as status:
         log = _progress_log(status, errors)
         maintenance = TableMaintenance(lakehouse.tables, spark=lambda: lakehouse.spark.spark_session, progress=log.info)
         for operation in operations:
@@ -73,33 +73,33 @@ def show(report: UpkeepReport, console: Console, *, doing: Callable[[Sequence[st
         report: What maintenance would do, or did.
         console: Where to print it.
         doing: The command that would do some operations.
-        everything: Whether to tell also why nothing is to be done; of a single table it is always told.
+        everything: Whether to list tables that need nothing as well; a single table is always listed.
     """
     if not report.entries:
         console.print("The catalog has no tables yet.")
         return
     tables = len({entry.table for entry in report.entries})
     everything = everything or tables == 1
-    told = [entry for entry in report.entries if everything or not _is_idle(entry)]
-    listing = Listing("table", "operation", "status", "what", sentence="what")
-    for entry in told:
+    listed = [entry for entry in report.entries if everything or not _is_idle(entry)]
+    listing = Listing("table", "operation", "status", "what", wrapped="what")
+    for entry in listed:
         word, style = _status(entry)
         listing.add(entry.table, entry.operation, cell(word, style), entry.note)
-    if told:
+    if listed:
         listing.print(console)
-    if silent := len(report.entries) - len(told):
-        cases = f"{silent} of {counted(len(report.entries), 'case')} ({counted(tables, 'table')})"
-        console.print(f"Nothing to do in {cases}; --all tells why.")
+    if idle := len(report.entries) - len(listed):
+        cases = f"{idle} of {counted(len(report.entries), 'case')} ({counted(tables, 'table')})"
+        console.print(f"Nothing to do in {cases}; --all lists the reasons.")
     if tables == 1:
         show_policy([value for entry in report.entries for value in entry.policy if is_decided(value)], console)
     if report.dry_run and (to_do := dict.fromkeys(entry.operation for entry in report.entries if entry.actionable)):
         console.print()
-        console.print("Nothing was changed. This does it:")
+        console.print("Dry run, nothing was changed. To run it:")
         console.print(cell(f"  {doing(list(to_do))}"), soft_wrap=True)
 
 
 def command_for(operations: Sequence[str], glob: str, *, engine: str | None, artifacts: Path | None) -> str:
-    """The command that does what was planned, to be pasted."""
+    """The command that runs what was planned."""
     words = ["floe-iceberg", "maintain", glob]
     words += [word for operation in operations for word in ("--operation", operation)]
     words += [] if engine is None else ["--engine", engine]
@@ -127,9 +127,9 @@ def _entry(operation: MaintenanceOperation, outcome: TableOutcome) -> UpkeepEntr
 def _status(entry: UpkeepEntry) -> tuple[str, str]:
     plans = [result.plan for result in entry.results if result.plan is not None]
     if entry.status in (MaintenanceStatus.PLANNED, MaintenanceStatus.SKIPPED) and plans:
-        # The weightiest: an operation may have looked twice, at data files and at delete files.
+        # The most important one: compaction plans data files and delete files.
         reason = min((plan.reason for plan in plans), key=list(_WORDS).index)
-        # Not done although planned: other writers were faster.
+        # Planned and not done: other writers were faster.
         return ("left", "yellow") if entry.status is MaintenanceStatus.SKIPPED and entry.actionable else _WORDS[reason]
     return entry.status.value, _STYLES.get(entry.status, "dim")
 
@@ -151,5 +151,5 @@ class _StatusHandler(logging.Handler):
         if record.levelno == logging.WARNING:
             self._errors.print(cell(f"warning: {record.getMessage()}", "yellow"))
         else:
-            # Failures are told in the report.
+            # Failures are part of the report.
             self._status.update(cell(record.getMessage()))

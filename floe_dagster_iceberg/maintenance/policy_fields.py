@@ -1,14 +1,12 @@
-"""The fields of a maintenance policy by their dotted names, and how text becomes their values."""
+"""The fields of a maintenance policy by their dotted names."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 from pydantic import BaseModel
 
 from floe_dagster_iceberg.models import MaintenancePolicy
-from floe_dagster_iceberg.models.quantities import parse_bytes, parse_duration
 
 
 @cache
@@ -52,7 +50,7 @@ def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and path not in policy_fields():
             flat |= flattened(value, f"{path}.")
         else:
-            flat[path] = read_value(path, value)
+            flat[path] = read_text(path, value) if isinstance(value, str) else value
     return flat
 
 
@@ -73,21 +71,8 @@ def is_size(path: str) -> bool:
     return any(part.endswith("_bytes") for part in path.split("."))
 
 
-def read_value(path: str, value: Any) -> Any:
-    """A value as validation takes it: '7d' for a duration, '512MB' for a size, 'a, b' for several; others as they are.
-
-    >>> read_value("expiry.max_age", "36h")
-    datetime.timedelta(days=1, seconds=43200)
-    """
-    kind = policy_fields().get(path)
-    if not isinstance(value, str) or kind is None:
-        return value
-    if kind is timedelta or timedelta in get_args(kind):
-        duration = parse_duration(value)
-        return value if duration is None else duration
-    if is_size(path):
-        size = parse_bytes(value)
-        return value if size is None else size
-    if get_origin(kind) is Sequence:
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
+def read_text(path: str, text: str) -> Any:
+    """The text of a table property as validation takes it: 'a, b' for a list, everything else as it is."""
+    if get_origin(policy_fields().get(path)) is Sequence:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text

@@ -16,9 +16,9 @@ import pydantic
 from floe_dagster_iceberg.artifacts import EnforcementLevel, Governance
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.descriptions import format_setting
-from floe_dagster_iceberg.maintenance.policy_fields import flattened, nested, policy_fields, read_value, values_of
+from floe_dagster_iceberg.maintenance.policy_fields import flattened, nested, policy_fields, read_text, values_of
 from floe_dagster_iceberg.models import ExpiryPolicy, MaintenancePolicy, TableIdentifier
-from floe_dagster_iceberg.models.faults import describe_faults, nearest
+from floe_dagster_iceberg.models.faults import field_errors, nearest
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
 from floe_dagster_iceberg.secrets import redact
 
@@ -151,7 +151,7 @@ def _property_values(properties: Mapping[str, str], table: TableIdentifier | Non
         name = key.removeprefix(PROPERTY_PREFIX).replace("-", "_")
         if name not in policy_fields() or name.startswith(_NOT_OF_A_TABLE):
             raise ValidationError(_unknown_property_message(key, table), table=table)
-        values[name] = read_value(name, text)
+        values[name] = read_text(name, text)
     return values
 
 
@@ -177,12 +177,14 @@ def _validated(
 
 def _reasons(error: pydantic.ValidationError, sources: Mapping[str, PolicySource]) -> str:
     reasons = []
-    for fault in describe_faults(error, MaintenancePolicy, with_values=True):
-        name = fault.path
-        # A rule about several fields names only their section: whoever decided anything in it is concerned.
-        deciders = {source for path, source in sources.items() if path == name or path.startswith(f"{name}.")}
+    for refused in field_errors(error, MaintenancePolicy):
+        name = f"{refused.path}."
+        # A rule about several fields names their section, and an item of a list its position.
+        deciders = {
+            source for path, source in sources.items() if f"{path}.".startswith(name) or name.startswith(f"{path}.")
+        }
         decided_by = ", ".join(sorted(deciders - {PolicySource.DEFAULT})) or PolicySource.DEFAULT
-        reasons.append(fault.sentence(f"{name} ({decided_by})"))
+        reasons.append(f"{refused.path} ({decided_by}): {refused.message}")
     return "; ".join(reasons)
 
 

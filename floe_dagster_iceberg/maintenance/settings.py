@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from dagster import Config
 from pydantic import AfterValidator, Field
 
-from floe_dagster_iceberg.artifacts.shapes import faults_as_errors
+from floe_dagster_iceberg.artifacts.shapes import raise_validation_error
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
 from floe_dagster_iceberg.models import HealthTier, MaintenanceEngine, MaintenanceOperation, MaintenancePolicy
 from floe_dagster_iceberg.models.base import FrozenModel
-from floe_dagster_iceberg.models.faults import unknown
+from floe_dagster_iceberg.models.faults import unknown_name
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
 
 _PATH: Final = "plugins.orchestrator.config.maintenance"
@@ -101,7 +101,7 @@ class MaintenanceSettings:
         """
         rest = dict(settings)
         _refuse_unknown(rest, _KNOWN, path=_PATH)
-        with faults_as_errors(_PATH, _General, with_values=True):
+        with raise_validation_error(_General, _PATH):
             general = _General.model_validate({name: rest.pop(name) for name in _General.model_fields if name in rest})
         schedules: dict[MaintenanceOperation, ScheduleSettings] = {}
         for asset in MAINTENANCE_ASSETS:
@@ -109,7 +109,7 @@ class MaintenanceSettings:
             _refuse_unknown(section, [*ScheduleSettings.model_fields, *_policy_names(asset)], path=f"{_PATH}.{name}")
             own = {"enabled": section.get("enabled")}
             own |= {key: section.pop(key) for key in ("cron", "timezone", "resources") if key in section}
-            with faults_as_errors(f"{_PATH}.{name}", ScheduleSettings, with_values=True):
+            with raise_validation_error(ScheduleSettings, f"{_PATH}.{name}"):
                 schedules[asset] = _complete(asset, ScheduleSettings.model_validate(own), general)
             if asset is not MaintenanceOperation.TABLE_HEALTH and section:
                 rest[asset.policy_section] = section
@@ -144,8 +144,8 @@ def _policy_names(asset: MaintenanceOperation) -> list[str]:
 
 
 def _refuse_unknown(settings: Mapping[str, Any], known: Sequence[str], *, path: str) -> None:
-    if faults := [f"{path}.{name} {unknown(str(name), known)}" for name in settings if name not in known]:
-        raise ValidationError(f"Compiled artifacts are not valid. {'; '.join(faults)}.")
+    if refused := [f"{path}.{name}: {unknown_name(str(name), known)}" for name in settings if name not in known]:
+        raise ValidationError(f"Compiled artifacts are not valid. {'; '.join(refused)}.")
 
 
 class EngineChoice(Enum):

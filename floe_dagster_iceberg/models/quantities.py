@@ -1,29 +1,54 @@
 """Durations, sizes and counts as people write and read them."""
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import BeforeValidator, ByteSize, TypeAdapter, ValidationError
 
 _SECONDS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
-_DURATION: Final = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[smhdw])\s*")
 _NAMES: Final = {"d": "day", "h": "hour", "m": "minute", "s": "second"}
-_SIZE: Final = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[KMGTP]?)(?P<binary>i?)B\s*", re.IGNORECASE)
+# Pydantic reads ISO 8601 and '7d', but neither hours nor weeks written so.
+_DURATION: Final = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[smhdw])\s*")
+_TIMEDELTA: Final = TypeAdapter(timedelta)
+_SIZE: Final = TypeAdapter(ByteSize)
 _PREFIXES: Final = ("", "K", "M", "G", "T", "P")
 
-DURATION_FORM: Final = "a duration such as '36h', '7d' or '2w'"
-SIZE_FORM: Final = "a size such as '512MB', '1GiB' or a number of bytes"
+
+def _read_duration(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if found := _DURATION.fullmatch(value):
+        per_unit = 7 * _SECONDS["d"] if found["unit"] == "w" else _SECONDS[found["unit"]]
+        return timedelta(seconds=float(found["number"]) * per_unit)
+    try:
+        return _TIMEDELTA.validate_python(value)
+    except ValidationError:
+        raise ValueError("Input should be a duration such as '36h', '7d' or '2w'") from None
 
 
-def parse_duration(text: str) -> timedelta | None:
-    """A duration written as one number and s, m, h, d or w; None when it is not.
+def _read_size(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(_SIZE.validate_python(value))
+    except ValidationError:
+        raise ValueError("Input should be a size such as '512MB', '1GiB' or a number of bytes") from None
 
-    >>> parse_duration("36h")
-    datetime.timedelta(days=1, seconds=43200)
-    """
-    if (found := _DURATION.fullmatch(text)) is None:
-        return None
-    per_unit = 7 * _SECONDS["d"] if found["unit"] == "w" else _SECONDS[found["unit"]]
-    return timedelta(seconds=float(found["number"]) * per_unit)
+
+def _read_sizes(value: object) -> object:
+    return {name: _read_size(size) for name, size in value.items()} if isinstance(value, Mapping) else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_read_duration)]
+"""A duration that may be written as one number and s, m, h, d or w."""
+
+SizeInBytes = Annotated[int, BeforeValidator(_read_size)]
+"""A size that may be written with a unit: kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024."""
+
+READS_SIZES: Final = BeforeValidator(_read_sizes)
+"""Marks a model whose fields are sizes."""
 
 
 def format_duration(duration: timedelta) -> str:
@@ -38,18 +63,6 @@ def format_duration(duration: timedelta) -> str:
         if number:
             parts.append(counted(int(number) if number == int(number) else round(number, 3), _NAMES[unit]))
     return " ".join(parts) or "0 seconds"
-
-
-def parse_bytes(text: str) -> int | None:
-    """A size with a unit: kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024; None when it is none.
-
-    >>> parse_bytes("512MB"), parse_bytes("1 GiB")
-    (512000000, 1073741824)
-    """
-    if (found := _SIZE.fullmatch(text)) is None:
-        return None
-    base = 1024 if found["binary"] else 1000
-    return int(float(found["number"]) * base ** _PREFIXES.index(found["prefix"].upper()))
 
 
 def format_bytes(size: float) -> str:

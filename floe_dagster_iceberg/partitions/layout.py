@@ -1,5 +1,7 @@
 """How a new table's files are split, from the asset's partitions definition."""
 
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Final
 
 from dagster import PartitionsDefinition, TimeWindowPartitionsDefinition
@@ -8,16 +10,11 @@ from floe_dagster_iceberg.models.partitioning import PartitionTransform
 from floe_dagster_iceberg.partitions.columns import PartitionExpr, resolve_dimensions
 from floe_dagster_iceberg.table.partition_layout import TIME_TRANSFORMS, PartitionLayout, PartitionLayoutField
 
-_CRON_ALIASES: Final = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
-_MINUTES, _HOURS, _DAYS, _MONTHS = range(60), range(24), range(1, 32), range(1, 13)
+# Enough for a cron whose ticks are not evenly apart, such as the first and the fifteenth of a month.
+_WINDOWS: Final = 5
+# A day on which clocks are put forward.
+_SHORTEST_DAY: Final = timedelta(hours=23)
+_FINENESS: Final = (*TIME_TRANSFORMS, PartitionTransform.IDENTITY).index
 
 
 def derive_layout(
@@ -29,7 +26,7 @@ def derive_layout(
 ) -> PartitionLayout:
     """Return the layout of a table that a partitioned asset is about to create; empty without partitions.
 
-    Time windows become hour, day, month or year by their cron, anything else the column's own value.
+    Time windows become hour, day, month or year by their length, anything else the column's own value.
 
     Raises:
         ValidationError: A dimension has no column.
@@ -43,7 +40,7 @@ def derive_layout(
     for dimension in dimensions:
         transform = _transform_of(dimension.partitions_def)
         # Iceberg allows one time field per column; the finer one serves both dimensions.
-        transforms[dimension.column] = max(transform, transforms.get(dimension.column, transform), key=_fineness)
+        transforms[dimension.column] = max(transform, transforms.get(dimension.column, transform), key=_FINENESS)
     return PartitionLayout(
         fields=[
             PartitionLayoutField(column=column, transform=transform, derived=True)
@@ -52,43 +49,31 @@ def derive_layout(
     )
 
 
-def cron_transform(cron: str) -> PartitionTransform:
-    """Return the coarsest of year, month and day on whose first day every tick falls, or hour for several a day.
+def time_transform(partitions_def: TimeWindowPartitionsDefinition) -> PartitionTransform:
+    """Return the coarsest of year, month and day on whose first day every window starts, or hour for shorter windows.
 
     The time of day does not count: in most time zones Iceberg's UTC days would not match it anyway.
-
-    >>> cron_transform("0 0 1 */3 *")
-    <PartitionTransform.MONTH: 'month'>
     """
-    minute, hour, day, month, weekday = _CRON_ALIASES.get(cron, cron).split()
-    if len(_ticks(minute, _MINUTES)) != 1 or len(_ticks(hour, _HOURS)) != 1:
+    windows = list(_first_windows(partitions_def))
+    if any(end - start < _SHORTEST_DAY for start, end in windows):
         return PartitionTransform.HOUR
-    if weekday not in {"*", "?"} or _ticks(day, _DAYS) != {1}:
+    if any(start.day != 1 for start, _ in windows):
         return PartitionTransform.DAY
-    return PartitionTransform.YEAR if _ticks(month, _MONTHS) == {1} else PartitionTransform.MONTH
+    return PartitionTransform.MONTH if any(start.month != 1 for start, _ in windows) else PartitionTransform.YEAR
+
+
+def _first_windows(partitions_def: TimeWindowPartitionsDefinition) -> Iterator[tuple[datetime, datetime]]:
+    end = partitions_def.start
+    for _ in range(_WINDOWS):
+        # Whether or not they are over yet.
+        window = partitions_def.get_next_partition_window(end, respect_bounds=False)
+        if window is None:
+            return
+        end = window.end
+        yield window.start, window.end
 
 
 def _transform_of(partitions_def: PartitionsDefinition | None) -> PartitionTransform:
     if isinstance(partitions_def, TimeWindowPartitionsDefinition):
-        return cron_transform(partitions_def.cron_schedule)
+        return time_transform(partitions_def)
     return PartitionTransform.IDENTITY
-
-
-def _fineness(transform: PartitionTransform) -> int:
-    return TIME_TRANSFORMS.index(transform) if transform in TIME_TRANSFORMS else len(TIME_TRANSFORMS)
-
-
-def _ticks(field: str, domain: range) -> set[int]:
-    """The values a cron field allows; empty for words such as L or JAN, which only make the layout finer."""
-    ticks: set[int] = set()
-    for part in field.split(","):
-        span, _, step = part.partition("/")
-        first, _, last = span.partition("-")
-        if span in {"*", "?"}:
-            values = domain
-        elif first.isdecimal() and (last.isdecimal() or not last):
-            values = range(int(first), (int(last) if last else domain[-1] if step else int(first)) + 1)
-        else:
-            return set()
-        ticks.update(values[:: int(step) if step.isdecimal() else 1])
-    return ticks

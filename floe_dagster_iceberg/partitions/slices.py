@@ -20,7 +20,7 @@ from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, Constraint, KeySet, PartitionSlice, TimeRange
 from floe_dagster_iceberg.models.partitioning import PartitionTransform
 from floe_dagster_iceberg.partitions.columns import Dimension, PartitionExpr, resolve_dimensions
-from floe_dagster_iceberg.partitions.layout import cron_transform
+from floe_dagster_iceberg.partitions.layout import time_transform
 
 KeyPair: TypeAlias = tuple[str, str]
 Block: TypeAlias = tuple[frozenset[str], ...]
@@ -131,7 +131,7 @@ def _constraints(dimension: Dimension, keys: frozenset[str]) -> list[Constraint]
 def _time_ranges(
     partitions_def: TimeWindowPartitionsDefinition, keys: frozenset[str], column: str
 ) -> Iterator[TimeRange]:
-    sub_daily = cron_transform(partitions_def.cron_schedule) is PartitionTransform.HOUR
+    sub_daily = time_transform(partitions_def) is PartitionTransform.HOUR
     for run in _unbroken_runs(partitions_def, keys):
         yield TimeRange(
             column=column,

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic import ValidationError as PydanticError
 
 from floe_dagster_iceberg.errors import PluginNotFoundError, ValidationError
-from floe_dagster_iceberg.models.faults import describe_faults
+from floe_dagster_iceberg.models.faults import field_errors
 from floe_dagster_iceberg.plugins.base import BuiltInPlugin
 from floe_dagster_iceberg.plugins.metastores import GlueCatalogPlugin, HiveCatalogPlugin
 from floe_dagster_iceberg.plugins.object_stores import AzureStoragePlugin, GcsStoragePlugin, S3StoragePlugin
@@ -147,9 +147,9 @@ def _validated(schema: type[BaseModel], config: Mapping[str, Any], *, kind: Kind
     try:
         return schema.model_validate(dict(config))
     except PydanticError as error:
-        faults = [fault.sentence() for fault in describe_faults(error, schema)]
+        refused = "; ".join(map(str, field_errors(error, schema)))
     # Outside the except block: the Pydantic error quotes refused values, and must not be chained.
-    raise ValidationError(f"Configuration of {kind} plugin '{name}' is not valid. {'; '.join(faults)}.")
+    raise ValidationError(f"Configuration of {kind} plugin '{name}' is not valid. {refused}.")
 
 
 def _is_iceberg_property(key: str) -> bool:

@@ -144,7 +144,7 @@ def test_the_snapshot_says_who_made_it(warehouse: Warehouse) -> None:
         ({"iceberg/wirte_mode": "append"}, "Did you mean 'iceberg/write_mode'? Known are iceberg/branch"),
         (
             {"iceberg/write_mode": "replace"},
-            "must be 'append', 'overwrite' or 'upsert', not 'replace'",
+            "Input should be 'append', 'overwrite' or 'upsert'",
         ),
         ({"iceberg/row_filter": "id > 1"}, "is a setting of inputs, not of outputs"),
     ],

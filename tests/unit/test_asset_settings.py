@@ -117,24 +117,24 @@ def test_an_explicit_mode_wins_and_a_partition_is_replaced_otherwise(
         ({"iceberg/wirte_mode": "append"}, r"'iceberg/wirte_mode' of asset 'orders' is not a setting"),
         ({"iceberg/wirte_mode": "append"}, r"Did you mean 'iceberg/write_mode'\? Known are .*iceberg/upsert_keys"),
         ({"iceberg/row_filter": "a = 1"}, "'iceberg/row_filter' of asset 'orders' is a setting of inputs, not of"),
-        ({"iceberg/write_mode": "replace"}, "'iceberg/write_mode' must be 'append', 'overwrite' or 'upsert', not 'rep"),
+        ({"iceberg/write_mode": "replace"}, "'iceberg/write_mode': Input should be 'append', 'overwrite' or 'upsert'"),
         ({"iceberg/write_mode": "upsert"}, "set 'iceberg/upsert_keys'"),
         (
             {"iceberg/write_mode": "append", "iceberg/upsert_keys": ["id"]},
             "for upsert, but 'iceberg/write_mode' is append",
         ),
         ({"iceberg/upsert_keys": ["id", "id"]}, "column 'id' is named twice"),
-        ({"iceberg/schema_evolution": "drop"}, "must be 'none', 'add' or 'widen', not 'drop'"),
+        ({"iceberg/schema_evolution": "drop"}, "'iceberg/schema_evolution': Input should be 'none', 'add' or 'widen'"),
         ({"iceberg/partition_spec": ["week(ts)"]}, "'iceberg/partition_spec': partition transform 'week' is unknown"),
         ({"iceberg/partition_spec": 3}, r'a partition spec is a list such as \["day\(ts\)"'),
-        ({"iceberg/rows_outside_partition": "keep"}, "must be 'error', 'drop' or 'allow', not 'keep'"),
+        ({"iceberg/rows_outside_partition": "keep"}, "Input should be 'error', 'drop' or 'allow'"),
         ({"iceberg/naive_timezone": "Mars"}, "time zone 'Mars' is unknown"),
         ({"iceberg/naive_timezone": "../etc"}, "is unknown"),
         ({"iceberg/snapshot_properties": {"dagster.run-id": "x"}}, "'dagster.run-id' is written by this package"),
         ({"iceberg/snapshot_properties": {"added-records": "1"}}, "'added-records' is computed by Iceberg"),
         ({"table": "a.b"}, "'table': table name 'a.b' is not valid"),
         ({"schema": "a..b"}, "'schema': namespace 'a..b' is not valid"),
-        ({"partition_expr": ""}, "'partition_expr' must not be empty"),
+        ({"partition_expr": ""}, "'partition_expr': String should have at least 1 character"),
     ],
 )
 def test_a_setting_that_is_not_valid_says_which_and_why(metadata: dict[str, Any], message: str) -> None:
@@ -177,9 +177,9 @@ def test_settings_of_an_input_are_read(metadata: dict[str, Any], field: str, exp
     [
         ({"iceberg/write_mode": "append"}, "'iceberg/write_mode' of the input is a setting of outputs, not of inputs"),
         ({"iceberg/tags": "x"}, r"Did you mean 'iceberg/tag'\?"),
-        ({"iceberg/as_of": "2024-01-05T12:00:00"}, "'iceberg/as_of' must be a moment with a time zone"),
+        ({"iceberg/as_of": "2024-01-05T12:00:00"}, "'iceberg/as_of': Input should have timezone info"),
         ({"iceberg/tag": "a", "iceberg/branch": "b"}, "tag and branch each choose a version of the table"),
-        ({"iceberg/snapshot_id": "latest"}, "'iceberg/snapshot_id' must be a whole number, not text"),
+        ({"iceberg/snapshot_id": "latest"}, "'iceberg/snapshot_id': Input should be a valid integer"),
     ],
 )
 def test_an_input_setting_that_is_not_valid_says_why(metadata: dict[str, Any], message: str) -> None:

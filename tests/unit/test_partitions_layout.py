@@ -28,7 +28,7 @@ from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partitioning import PartitionTransform
 from floe_dagster_iceberg.partitions import derive_layout
 from floe_dagster_iceberg.partitions import layout as layout_module
-from floe_dagster_iceberg.partitions.layout import cron_transform
+from floe_dagster_iceberg.partitions.layout import time_transform
 from floe_dagster_iceberg.table import partition_layout
 from floe_dagster_iceberg.table.partition_layout import PartitionLayout
 
@@ -73,7 +73,7 @@ def fields_of(spec: PartitionSpec) -> list[tuple[str, str, int]]:
         ("0 0 1 */3 *", "month"),
         ("0 0 1 1,4,7,10 *", "month"),
         ("0 0 1 4 *", "month"),
-        ("0 0 1 JAN *", "month"),
+        ("0 0 1 JAN *", "year"),
         ("0 0 1 1 *", "year"),
         ("@yearly", "year"),
     ],
@@ -81,7 +81,12 @@ def fields_of(spec: PartitionSpec) -> list[tuple[str, str, int]]:
 def test_the_cron_decides_the_transform_of_time(cron: str, transform: str) -> None:
     definition = dg.TimeWindowPartitionsDefinition(cron_schedule=cron, start="2024-01-01", fmt="%Y-%m-%d")
 
-    assert cron_transform(definition.cron_schedule) == transform
+    assert time_transform(definition) == transform
+
+
+@pytest.mark.parametrize("start", ["2024-03-30", "2024-10-26", "2099-01-01"])
+def test_days_on_which_clocks_change_and_days_to_come_are_days(start: str) -> None:
+    assert time_transform(dg.DailyPartitionsDefinition(start, timezone="Europe/Berlin")) == "day"
 
 
 @pytest.mark.parametrize(

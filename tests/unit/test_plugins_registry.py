@@ -155,7 +155,7 @@ def test_an_unknown_setting_is_refused_and_the_known_ones_named() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "complaint"),
     [
-        ("polaris", {"uri": "http://x"}, "warehouse is missing"),
+        ("polaris", {"uri": "http://x"}, "warehouse: Field required"),
         ("polaris", {"uri": "http://x", "warehouse": "w"}, "needs client_id and client_secret"),
         ("rest", {"uri": "http://x", "client_id": "a"}, "belong together"),
         ("rest", {"uri": "http://x", "token": CANARY, "credential": CANARY}, "exclude each other"),

@@ -222,14 +222,26 @@ def test_no_schedule_runs_unless_the_artifacts_say_so() -> None:
     ("maintenance", "complaint"),
     [
         ({"timezone": "Mars/Base"}, "maintenance.timezone: time zone 'Mars/Base' is unknown"),
-        ({"compaction": {"cron": 5}}, "maintenance.compaction.cron must be text, not 5"),
-        ({"compactoin": {}}, "maintenance.compactoin is no setting (did you mean 'compaction'?)"),
-        ({"compaction_sensr": {}}, "maintenance.compaction_sensr is no setting (did you mean 'compaction_sensor'?)"),
-        ({"expiry": {"max_aeg": "7d"}}, "maintenance.expiry.max_aeg is no setting (did you mean 'max_age'?)"),
-        ({"compaction_sensor": {"interval_seconds": 3}}, "interval_seconds must be at least 30, not 3"),
+        ({"compaction": {"cron": 5}}, "maintenance.compaction.cron: Input should be a valid string"),
+        ({"compactoin": {}}, "maintenance.compactoin: Extra inputs are not permitted (did you mean 'compaction'?)"),
+        (
+            {"compaction_sensr": {}},
+            "compaction_sensr: Extra inputs are not permitted (did you mean 'compaction_sensor'",
+        ),
+        (
+            {"expiry": {"max_aeg": "7d"}},
+            "maintenance.expiry.max_aeg: Extra inputs are not permitted (did you mean 'max_age'?)",
+        ),
+        (
+            {"compaction_sensor": {"interval_seconds": 3}},
+            "interval_seconds: Input should be greater than or equal to 30",
+        ),
         ({"compaction": "daily"}, "maintenance.compaction must be a mapping, not str"),
         ({"expiry": {}, "snapshot_expiry": {}}, "has both 'snapshot_expiry' and 'expiry'"),
-        ({"table_health": {"tier": "files"}}, "maintenance.table_health.tier is no setting (known are cron, timezone"),
+        (
+            {"table_health": {"tier": "files"}},
+            "table_health.tier: Extra inputs are not permitted (known: cron, timezone",
+        ),
     ],
 )
 def test_a_bad_maintenance_setting_is_named_by_its_path(maintenance: dict[str, Any], complaint: str) -> None:
@@ -242,15 +254,18 @@ def test_a_bad_maintenance_setting_is_named_by_its_path(maintenance: dict[str, A
 @pytest.mark.parametrize(
     ("artifacts", "sentence"),
     [
-        ({"expiry": {"max_age": "soon"}}, "expiry.max_age (artifacts) must be a duration such as '36h', '7d'"),
+        ({"expiry": {"max_age": "soon"}}, "expiry.max_age (artifacts): Input should be a duration such as '36h'"),
         ({"expiry": {"max_age": "5m"}}, "expiry (artifacts): max_age of 5 minutes is below the floor of 1 day"),
-        ({"compaction": {"target_file_size_bytes": "lots"}}, "must be a size such as '512MB', '1GiB' or a number"),
-        ({"compaction": {"target_file_size_bytes": "1KB"}}, "must be at least 1.0 MiB, not 1000"),
-        ({"engine": "sparc"}, "engine (artifacts) must be 'auto', 'pyiceberg' or 'spark', not 'sparc'"),
-        ({"dry_run": "perhaps"}, "dry_run (artifacts) must be true or false, not 'perhaps'"),
-        ({"tables": ["a b"]}, "tables (artifacts) must be text without spaces, not 'a b'"),
-        ({"thresholds": {"snapshots": {"wran": 5}}}, "snapshots.wran (artifacts) is no setting (did you mean 'warn'?)"),
-        ({"compaction": {"min_input_files": "x", "small_file_ratio": 2}}, "must be less than 1, not 2; compaction."),
+        ({"compaction": {"target_file_size_bytes": "lots"}}, "Input should be a size such as '512MB', '1GiB'"),
+        ({"compaction": {"target_file_size_bytes": "1KB"}}, "Input should be greater than or equal to 1048576"),
+        ({"engine": "sparc"}, "engine (artifacts): Input should be 'auto', 'pyiceberg' or 'spark'"),
+        ({"dry_run": "perhaps"}, "dry_run (artifacts): Input should be a valid boolean"),
+        ({"tables": ["a b"]}, "tables.0 (artifacts): String should match pattern"),
+        (
+            {"thresholds": {"snapshots": {"wran": 5}}},
+            "thresholds.snapshots.wran (artifacts): Extra inputs are not permitted (did you mean 'warn'?)",
+        ),
+        ({"compaction": {"min_input_files": "x", "small_file_ratio": 2}}, "Input should be less than 1; compaction."),
     ],
 )
 def test_a_value_that_is_refused_is_told_with_what_it_must_be(artifacts: dict[str, Any], sentence: str) -> None:

@@ -77,13 +77,16 @@ def test_a_catalog_that_does_not_answer_is_red_with_a_remedy(lake: CommandLine) 
     ("config", "complaint"),
     [
         ({"maintenance": {"compaction": {"cron": "0 25 * * *"}}}, "cron '0 25 * * *', which is not valid"),
-        ({"maintenance": {"expiry": {"max_age": "soon"}}}, "expiry.max_age (artifacts) must be a duration"),
+        ({"maintenance": {"expiry": {"max_age": "soon"}}}, "expiry.max_age (artifacts): Input should be a duration"),
         ({"maintenance": {"compaction": {"resources": "huge"}}}, "no resource preset 'huge'"),
         (
             {"resource_presets": {"small": {"memory": "1GB"}}},
-            "memory must be written as in '512Mi' or '4Gi', not '1GB'",
+            "memory: Input should be a Kubernetes quantity such as '500m' or '4Gi'",
         ),
-        ({"executor": {"type": "k8s"}}, "executor.type must be 'in_process', 'multiprocess' or 'k8s_job_executor'"),
+        (
+            {"executor": {"type": "k8s"}},
+            "executor.type: Input should be 'in_process', 'multiprocess' or 'k8s_job_executor'",
+        ),
         ({"executor": {"type": "multiprocess", "config": {"max_concurent": 3}}}, '"max_concurent" at path root:config'),
     ],
 )
@@ -104,7 +107,7 @@ def test_one_fault_is_told_once(lake: CommandLine) -> None:
     found = states(lake, "doctor", exit_code=1)
 
     assert [name for name, (state, _) in found.items() if state == "failed"] == ["catalog"]
-    assert found["storage"] == ("skipped", "For the same reason as catalog.")
+    assert found["storage"] == ("skipped", "Same error as catalog.")
 
 
 def test_a_warehouse_that_cannot_be_written_to_is_red(lake: CommandLine) -> None:
@@ -114,7 +117,7 @@ def test_a_warehouse_that_cannot_be_written_to_is_red(lake: CommandLine) -> None
     state, message = states(lake, exit_code=1)["storage"]
 
     assert state == "failed"
-    assert "cannot be written to" in message
+    assert "is not writable" in message
 
 
 def test_a_catalog_that_allows_no_tables_is_red(lake: CommandLine, stub: RestStub) -> None:
@@ -130,7 +133,7 @@ def test_a_catalog_that_allows_no_tables_is_red(lake: CommandLine, stub: RestStu
 def test_permissions_are_tried_without_making_a_table(lake: CommandLine, stub: RestStub) -> None:
     lake.write_artifacts(catalog=rest(stub.url))
 
-    assert states(lake)["permissions"] == ("ok", "Tables can be made in namespace 'sales'.")
+    assert states(lake)["permissions"] == ("ok", "Tables can be created in namespace 'sales'.")
     assert stub.count("POST", "/tables") == 1
     assert stub.catalog.list_tables("sales") == []
 

@@ -91,4 +91,4 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["init", str(tmp_path / "file" / "shop")])
 
     assert result.exit_code == 1
-    assert "cannot be written to" in result.stderr
+    assert "is not writable" in result.stderr

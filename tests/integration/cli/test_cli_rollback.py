@@ -8,7 +8,7 @@ import pytest
 from support.command_line import CommandLine
 
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
-from floe_dagster_iceberg.cli.rollback import foresee, roll_back
+from floe_dagster_iceberg.cli.rollback import plan_rollback, roll_back
 from floe_dagster_iceberg.errors import RollbackError
 
 TABLE = "bronze.events"
@@ -74,7 +74,7 @@ def test_going_where_the_table_is_changes_nothing(lake: CommandLine) -> None:
 
 def test_what_was_not_shown_is_not_undone(lake: CommandLine) -> None:
     lakehouse = Lakehouse.open(lake.artifacts)
-    plan = foresee(lakehouse, TABLE, to=str(snapshot_ids(lake)[0]))
+    plan = plan_rollback(lakehouse, TABLE, to=str(snapshot_ids(lake)[0]))
     lake.manager.append(TABLE, pa.table({"id": [99]}))
 
     with pytest.raises(RollbackError, match="was committed since then"):
@@ -89,7 +89,7 @@ def test_what_was_not_shown_is_not_undone(lake: CommandLine) -> None:
         (["--to", "12345"], "has no snapshot, branch or tag '12345'"),
         (["--to", "no-tag"], "has no snapshot, branch or tag 'no-tag'"),
         (["--as-of", "2001-01-01"], "no snapshot of main is that old"),
-        (["--as-of", "yesterday"], "is no moment. Write it as 2026-01-31"),
+        (["--as-of", "yesterday"], "is not a timestamp. Write it as 2026-01-31"),
     ],
 )
 def test_a_snapshot_that_cannot_be_had_is_told(lake: CommandLine, arguments: list[str], sentence: str) -> None:

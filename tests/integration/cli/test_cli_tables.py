@@ -79,7 +79,7 @@ def test_a_bad_policy_is_a_warning_to_who_only_looks(lake: CommandLine) -> None:
     for command in (["tables"], ["inspect", "orders"]):
         seen = lake.run(*command)
         assert "shop.orders" in seen.stdout
-        assert "expiry.max_age (artifacts) must be a duration such as '36h'" in seen.stderr
+        assert "expiry.max_age (artifacts): Input should be a duration such as '36h'" in seen.stderr
     [warning] = lake.json("inspect", "orders")["warnings"]
     assert "not 'soon'" in warning
 

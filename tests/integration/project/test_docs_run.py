@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.command_line import CommandLine
-from support.helm_chart import deployment_of, load_values
 
 from floe_dagster_iceberg import errors
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
@@ -69,8 +69,8 @@ def test_the_secrets_that_the_deployment_page_makes_are_those_that_pods_ask_for(
         for line in "".join(blocks("deployment.md", "sh")).splitlines()
         for name in re.findall(r"create secret generic ([\w-]+)", line)
     }
-    values = load_values()
-    deployment = deployment_of(values)
+    values = yaml.safe_load((DEPLOY / "values.yaml").read_text())
+    [deployment] = values["dagster-user-deployments"]["deployments"]
     asked = {secret["name"] for secret in deployment["envSecrets"]} | {values["global"]["postgresqlSecretName"]}
     asked |= {volume["secret"]["secretName"] for volume in deployment["volumes"] if "secret" in volume}
 

@@ -170,8 +170,8 @@ def test_an_address_that_makes_no_sense_is_told_once_and_then_forgotten(
 @pytest.mark.parametrize(
     ("telemetry", "complaint"),
     [
-        ({"enabled": "perhaps"}, "observability.telemetry.enabled must be true or false, not text"),
-        (["grpc"], "observability.telemetry must be a mapping, not a list"),
+        ({"enabled": "perhaps"}, "observability.telemetry.enabled: Input should be a valid boolean"),
+        (["grpc"], "observability.telemetry: Input should be a valid dictionary"),
         (
             {"otlp_endpoint": "http://collector:4318", "otlp_protocol": "http"},
             "observability.telemetry.otlp_protocol 'http' is not supported. Use 'grpc'",
