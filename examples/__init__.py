@@ -1,4 +1,4 @@
-"""A lakehouse of real flights: raw files in bronze, joined in silver, reports in gold. Assets contain no storage code."""
+"""A lakehouse of real flights: raw files in bronze, joined in silver, reports in gold. No storage code in assets."""
 
 import warnings
 

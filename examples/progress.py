@@ -31,7 +31,9 @@ class Progress:
             try:
                 yield
             except BaseException:
-                self._console.print(f"  [red]x  {title}[/] failed. See the run in `make ui`, and the log in {self._log}.")
+                self._console.print(
+                    f"  [red]x  {title}[/] failed. See the run in `make ui`, and the log in {self._log}."
+                )
                 raise
         self._console.print(f"  [green]✓[/]  {title:<66} {time.perf_counter() - started:5.1f} s")
 

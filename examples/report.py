@@ -60,7 +60,7 @@ class Report:
         noted = flights.filter(flights.column("note").is_valid())
         days = {f"{row['year']}-{row['month']:02}-{row['day']:02}" for row in noted.to_pylist()}
         self._say(
-            f"The column 'note' was added later: {noted.num_rows:,} flights of {', '.join(days)} have a value, others NULL."
+            f"The column 'note' was added later: {noted.num_rows:,} flights of {', '.join(days)} have one, others NULL."
         )
         reviewed = self._tables.scan("silver.departures", columns=["carrier"], ref=gold.REVIEWED).num_rows
         self._say(f"The tag '{gold.REVIEWED}' still reads {reviewed:,} departures after snapshot expiry.")
