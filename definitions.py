@@ -1,7 +1,7 @@
-"""The code location that workspace.yaml serves. Loading it connects to nothing and writes nothing.
+"""The code location in workspace.yaml. Loading it connects to nothing and writes nothing.
 
-Artifacts come from $FLOE_ARTIFACTS or .floe/compiled_artifacts.json; without them everything
-lives in a SQLite catalog below $FLOE_HOME or .floe.
+Artifacts are read from $FLOE_ARTIFACTS or .floe/compiled_artifacts.json. Without artifacts,
+tables are stored in a SQLite catalog in $FLOE_HOME or .floe.
 """
 
 from dagster import (
@@ -24,7 +24,7 @@ iceberg = create_iceberg_resources(CompiledArtifacts.from_environment(), assets=
 _health = define_asset_job("table_health_checks", selection=AssetSelection.checks(*iceberg.asset_checks))
 
 defs = Definitions()
-# Artifacts without a catalog leave nothing to serve.
+# With artifacts that name no catalog there is nothing to serve.
 if iceberg:
     defs = Definitions.merge(
         iceberg.definitions(),

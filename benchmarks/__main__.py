@@ -1,6 +1,6 @@
-"""Run benchmarks: all of them, or those that are named.
+"""Run all benchmarks, or the given ones.
 
-Each writes results/<name>.json; the report and the plots are made anew from all of those.
+Each writes results/<name>.json; the report and the plots are regenerated from all of these.
 """
 
 import argparse
@@ -34,11 +34,11 @@ NAMES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what the command line asks for."""
+    """Run the benchmarks of the command line."""
     options = _parse(arguments)
     into = options.into or (Path(tempfile.mkdtemp(prefix="floe-bench-quick-")) if options.quick else HOME)
     names = options.names or NAMES
-    # A process that has done another benchmark before is not as one would find it; in a quick run nobody minds.
+    # Each benchmark gets new processes, so that caches of another one do not count. Quick runs share them.
     for crewed in [names] if options.quick else [[name] for name in names]:
         with open_crew() as crew:
             for name in crewed:
@@ -48,11 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_report(results, into / "results.md")
     for result in results:
         draw(result, into / "plots")
-    say(f"results are in {into / 'results.md'}")
+    say(f"results: {into / 'results.md'}")
 
 
 def run_one(name: str, session: Session) -> Result:
-    """Run a benchmark; what it found."""
+    """Run a benchmark and return its result."""
     benchmark = importlib.import_module(f"benchmarks.bench_{name}")
     say(f"{name}: {(benchmark.__doc__ or '').partition('.')[0]}")
     before, started = machine_facts(), time.monotonic()
@@ -71,12 +71,14 @@ def run_one(name: str, session: Session) -> Result:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(NAMES)}")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, once: shows that it works, and no more")
-    parser.add_argument("--without-peer", action="store_true", help="leave the peer out, which has to be installed")
-    parser.add_argument("--into", type=Path, help="folder of the results; this one, or a new one with --quick")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: a smoke test only")
+    parser.add_argument("--without-peer", action="store_true", help="skip the peer, which has to be installed")
+    parser.add_argument(
+        "--into", type=Path, help="folder of the results; default: benchmarks/, or a temporary one with --quick"
+    )
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in NAMES]:
-        parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
+        parser.error(f"unknown benchmark {', '.join(unknown)}; known: {', '.join(NAMES)}")
     return options
 
 

@@ -1,12 +1,12 @@
-"""Backfill many days of 1,000 rows, from the first run to the last.
+"""Backfill many days of 1,000 rows.
 
 Whole Dagster runs are timed, in one process: ours in a single run, with Arrow and with Spark; ours and the
-peer's with a run a day, which is all the peer can do. By hand it is an asset that calls
-`writeTo(...).overwrite(...)` itself, for the same frame in the same Spark session. Starting processes is not
-counted, which favours the run a day: most deployments start one for each.
+peer's with one run per day, because the peer does not support single-run backfills. Spark by hand is an asset
+that calls `writeTo(...).overwrite(...)` itself, for the same DataFrame in the same Spark session. Process start
+is not counted, which favours one run per day: most deployments start a process for each.
 
 Targets at 365 days: the single Arrow run takes at most 1/20 of the peer's runs, the single Spark run at most
-1.1 times of what it takes by hand.
+1.1 times as long as Spark by hand.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ def run(session: Session) -> list[Curve]:
     rows = session.size(1_000, 10)
     return [
         *_measure(session, f"{rows:,} rows a day", rows, _turns, Effort(rounds=3, least=2, seconds=40)),
-        # A Java process gets quicker with every run, so these take more turns.
+        # The JVM gets faster with every run, so these take more turns.
         *_measure(session, f"{rows:,} rows a day, on Spark", rows, _spark_turns, Effort(rounds=7, seconds=90)),
     ]
 
@@ -48,7 +48,7 @@ def _measure(
         "days",
         days,
         lambda count: turns(session, count, rows),
-        # The peer's 365 runs are not done once more for that.
+        # Without a warm-up, because the peer's 365 runs take minutes.
         effort=lambda count: replace(effort, warm_ups=int(count == days[0] or turns is _spark_turns)),
         after=lambda count: _check(session, turns(session, count, rows)),
     )
@@ -73,7 +73,7 @@ def _turn(session: Session, name: str, worker: str, days: int, rows: int, **how:
     def turn() -> Mapping[str, float]:
         session.lake.drop(_TABLES[name])
         if worker == SPARK:
-            # By hand somebody has made the table before, so it is there for both.
+            # By hand the table has to exist, so it exists for both.
             session.contender(OURS).call("create", lake=session.lake.settings, table=_TABLES[name])
         what = {"lake": session.lake.settings, "table": _TABLES[name], "days": days, "rows": rows}
         return session.contender(worker).call("backfill", **what, **how)

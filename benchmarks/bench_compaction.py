@@ -1,10 +1,11 @@
-"""Put up to 1,000 files of 1 MB together.
+"""Compact up to 1,000 files of 1 MB.
 
-The default policy on the PyIceberg engine, and on the Spark engine, planning and measuring included, against
-Iceberg's procedure `rewrite_data_files` called by hand in the same Spark session (`local[*]`). All of them aim
-at files of 128 MiB. Every timed rewrite finds the same version of the table.
+The default policy on the PyIceberg engine and on the Spark engine, including planning and measuring, against
+Iceberg's procedure `rewrite_data_files` called by hand in the same Spark session (`local[*]`). The target file
+size is 128 MiB for all of them. Every timed rewrite starts with the same version of the table.
 
-Targets at 1,000 files: the PyIceberg engine at most 0.5 times of the procedure, the Spark engine at most 1.05 times.
+Targets at 1,000 files: the PyIceberg engine at most 0.5 times as long as the procedure, the Spark engine at
+most 1.05 times.
 """
 
 from collections.abc import Mapping

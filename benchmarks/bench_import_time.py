@@ -1,8 +1,8 @@
-"""How long a code location takes to load.
+"""Load a code location.
 
-New interpreters that import Dagster, this package and the peer; the time is taken inside of them, so it
-does not hold Python's own start. Then `dagster definitions validate` of this repository's code location
-against one that is empty, from its start to the first thing it says.
+New interpreters import Dagster, this package and the peer. The time is taken inside of them, so it does not
+include the start of Python. Then `dagster definitions validate` of this repository's code location against an
+empty one, from its start to its first output.
 
 Target: within 0.5 s of `import dagster`.
 """
@@ -72,7 +72,7 @@ def _validations(session: Session) -> dict[str, Turn]:
 
 
 def _first_words(file: str, folder: Path, home: Path) -> Mapping[str, float]:
-    """Seconds until the command says something; it has to succeed as well."""
+    """Seconds until the first output of the command, which has to succeed."""
     command = [sys.executable, "-m", "dagster", "definitions", "validate", "-f", file]
     environment = {**os.environ, "DAGSTER_HOME": str(home), "DAGSTER_DISABLE_TELEMETRY": "yes"}
     started = time.perf_counter()

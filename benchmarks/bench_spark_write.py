@@ -1,10 +1,10 @@
 """Write up to 10 million rows over 30 days with Spark.
 
-One run of a daily asset over all 30 days, the IO manager timed inside it, against
-`writeTo(...).overwrite(...)` of the same frame in the same Spark session (`local[*]`). Both replace the rows
-of those days in a table that is there; ours also refuses rows outside of them.
+One run of a daily asset over all 30 days, with the IO manager timed inside it, against
+`writeTo(...).overwrite(...)` of the same DataFrame in the same Spark session (`local[*]`). Both replace the rows
+of those days in an existing table; ours also checks for rows outside of them.
 
-Target: at most 1.1 times of what it takes by hand.
+Target: at most 1.1 times as long as by hand.
 """
 
 from collections.abc import Mapping

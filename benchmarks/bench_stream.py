@@ -1,10 +1,10 @@
-"""Append a stream of up to 2 GB: how long, and with how much memory.
+"""Append a stream of up to 2 GB: time and memory.
 
-A `RecordBatchReader` goes into a table without partitions, through the table manager and through PyIceberg's
-`append`. The limit writes the same batches with `pyarrow.parquet.ParquetWriter`. Each of them is a new
-process, whose memory is counted from the moment before the write. Sizes are of rows in memory.
+A `RecordBatchReader` is appended to an unpartitioned table with the table manager and with PyIceberg's `append`.
+The limit writes the same batches with `pyarrow.parquet.ParquetWriter`. Each of them is a new process, whose
+memory is measured relative to just before the write. Sizes are those of the rows in memory.
 
-Targets at 2 GB: at most 512 MiB above the start, and at most 1.5 times as long as the limit.
+Targets at 2 GB: at most 512 MiB more memory, and at most 1.5 times as long as the limit.
 """
 
 from collections.abc import Mapping
@@ -74,5 +74,5 @@ def _in_new_process(session: Session, name: str, operation: str, **arguments: ob
 def _check(session: Session) -> None:
     counts = {name: session.lake.table(table).scan().count() for name, table in _TABLES.items()}
     if len(set(counts.values())) != 1:
-        raise LostRowsError(f"Not everybody has the same rows: {counts}.")
+        raise LostRowsError(f"Contenders have different numbers of rows: {counts}.")
     session.lake.delete_files(*_TABLES.values())

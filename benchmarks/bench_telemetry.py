@@ -1,9 +1,9 @@
-"""Write one partition while OpenTelemetry watches, and while nobody does.
+"""Write one partition with and without OpenTelemetry.
 
-A daily asset replaces one day of a table of 30 days, in a process without an OpenTelemetry SDK, and in one that
-sends its spans and metrics to a collector, as compiled artifacts ask for: batches, by gRPC, from threads of its
-own. The IO manager is timed inside a real Dagster run, as in `write_partition`; a turn is the mean of several
-writes, as one alone differs from the next by more than what is asked here.
+A daily asset replaces one day of a table with 30 days, in a process without an OpenTelemetry SDK, and in one that
+exports spans and metrics to a collector as configured in compiled artifacts: in batches, over gRPC, from
+background threads. The IO manager is timed inside a real Dagster run, as in `write_partition`. A sample is the
+mean of several writes, because single writes vary by more than the target.
 
 Target: at most 1.02 times as long.
 """

@@ -1,12 +1,12 @@
-"""Look after many tables, and expire many snapshots.
+"""Plan maintenance of many tables, and expire many snapshots.
 
-Health of up to 500 tables, each with 12 files in 3 snapshots, and a plan of compaction, expiry and manifest
-rewrite for each of them. By hand it is a loop over PyIceberg's `inspect.files`, `manifests` and `snapshots`,
-which plans nothing.
+Health of up to 500 tables with 12 files in 3 snapshots each, and a plan for compaction, expiry and manifest
+rewrite of each of them. PyIceberg by hand is a loop over `inspect.files`, `manifests` and `snapshots`, without
+planning.
 
-Expiry of up to 2,000 snapshots, 10 of which stay, with the files that only the others needed: the PyIceberg
-engine against Iceberg's procedure `expire_snapshots` called by hand. Every timed expiry finds the same table
-with all its files.
+Expiry of up to 2,000 snapshots, keeping 10, including the files that only the expired ones reference: the
+PyIceberg engine against Iceberg's procedure `expire_snapshots` called by hand. Every timed expiry starts with
+the same table and all its files.
 
 Targets: 500 tables within 60 s; expiry at least as fast as Spark's.
 """
@@ -23,7 +23,7 @@ _EXPIRED = {OURS: "ours", SPARK: "hand"}
 
 
 class DifferentFilesError(AssertionError):
-    """Contenders have counted different files."""
+    """Contenders counted different files."""
 
 
 def run(session: Session) -> list[Curve]:
@@ -76,7 +76,7 @@ def _measure_expiry(session: Session) -> list[Curve]:
 
 def _churn(session: Session, sizes: tuple[int, ...]) -> dict[int, FrozenTable]:
     ours, lake = session.contender(OURS), session.lake.settings
-    # A metadata file for each of 2,000 versions would be gigabytes.
+    # Keeping a metadata file for each of 2,000 versions would take gigabytes.
     properties = {
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "10",

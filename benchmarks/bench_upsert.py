@@ -1,10 +1,10 @@
-"""Upsert keys into a large table: about half of them are there, and they lie in all of its files.
+"""Upsert keys into a large table; about half of them exist, spread over all files.
 
-Orders over 30 days, in a file a day and million rows. Ours is the table manager's `upsert`, by hand it is
-PyIceberg's `table.upsert` and Spark's `MERGE INTO`. Every timed upsert finds the same version of the table.
-The warm-up is done on a small one.
+Orders over 30 days, with one file per day and million rows. Ours is the table manager's `upsert`, by hand it is
+PyIceberg's `table.upsert` and Spark's `MERGE INTO`. Every timed upsert starts with the same version of the
+table. The warm-up runs on a small one.
 
-Target: at most 0.5 times `table.upsert`.
+Target: at most 0.5 times as long as `table.upsert`.
 """
 
 import math
@@ -56,7 +56,7 @@ def _fill(session: Session, size: int) -> FrozenTable:
 
 
 def _turns(session: Session, base: FrozenTable, size: int, keys: int) -> dict[str, Turn]:
-    # Half of the range is there; the step is a stranger to the days, so that every day has its share.
+    # Half of the range exists; the step is coprime to the days, so that the keys are spread over all days.
     step = next(step for step in range(2 * size // keys, 0, -1) if math.gcd(step, _DAYS) == 1)
     ids = [1, 1 + keys * step, step]
 

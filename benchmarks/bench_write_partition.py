@@ -1,19 +1,19 @@
-"""Write one partition into a table that has grown old.
+"""Write one partition of an old table.
 
-A daily asset replaces one day of a table that has 10, 100, 500 and 2,000 days, each written by a commit of
-its own. Ours and the peer's IO manager are timed inside a real Dagster run, without what Dagster itself
-takes; by hand it is an asset that calls `load_table` and `overwrite` itself, with a catalog that stays open.
-"ours, new process" has not seen the table before and has to connect, as when every run is a process; "ours" has,
-as when one process works through a backfill. The limit is the same rows written as one Parquet file by
-`pyarrow.parquet.write_table`, which makes a dictionary for every column.
+A daily asset replaces one day of a table with 10, 100, 500 and 2,000 days, each written by its own commit. Our
+IO manager and the peer's are timed inside a real Dagster run, without Dagster's own time. PyIceberg by hand is an
+asset that calls `load_table` and `overwrite` itself, with an open catalog. "ours, new process" opens the table
+for the first time and has to connect, as in a run with its own process; "ours" has opened it before, as in a
+process that works through a backfill. The limit is the same rows written as one Parquet file by
+`pyarrow.parquet.write_table`, which builds a dictionary for every column.
 
-The old tables are made by our own writer. The one for PyIceberg and the peer is made with
-`commit.manifest-merge.enabled=false`, so that its manifests are as they would have left them. Every timed
-write finds the same version of the table.
+The old tables are created by our own writer. The one for PyIceberg and the peer has
+`commit.manifest-merge.enabled=false`, so that its manifests are as they would have written them. Every timed
+write starts with the same version of the table.
 
-The targets are about what a commit costs, which is most of it at 1,000 rows; with a million rows, writing the
-Parquet file is most of it for everybody. At 10 days: at most 0.7 times raw and 0.6 times peer; at 500 days: at
-most 0.12 times either; from 10 to 2,000 days: at most 4 times as slow.
+The targets are about the cost of a commit, which dominates at 1,000 rows; with a million rows, writing the
+Parquet file dominates for all contenders. At 10 days: at most 0.7 times as long as PyIceberg and 0.6 times as
+long as the peer; at 500 days: at most 0.12 times as long as either; from 10 to 2,000 days: at most 4 times slower.
 """
 
 import itertools
@@ -25,11 +25,11 @@ from benchmarks.measure import Effort, Turn
 from benchmarks.results import Curve, Target
 from benchmarks.session import LIMIT, NEW_PROCESS, OURS, PEER, RAW, Session
 
-# What each contender's table is called, and which of the two histories it has.
-_TABLES = {OURS: "ours", NEW_PROCESS: "stranger", RAW: "raw", PEER: "peer"}
+# The table of each contender.
+_TABLES = {OURS: "ours", NEW_PROCESS: "new_process", RAW: "raw", PEER: "peer"}
 _ROWS_OF_OLD_DAYS = 100
 _OLDEST = 2000
-# PyIceberg takes seconds for one write there.
+# PyIceberg takes seconds per write there.
 _SLOW = Effort(rounds=9, least=4, seconds=1, warm_ups=0)
 History = Mapping[str, FrozenTable]
 
@@ -74,12 +74,12 @@ def _measure(session: Session, histories: Mapping[int, History], rows: int) -> l
 
 
 def _age_tables(session: Session, ages: tuple[int, ...]) -> dict[int, History]:
-    # Two thousand commits to each take minutes, so both are made at the same time.
+    # Two thousand commits to each take minutes, so both are created in parallel.
     lake, second = session.lake.settings, session.crew.start(OURS)
-    session.contender(OURS).call("create", lake=lake, table="folded")
-    unfolded = {"commit.manifest-merge.enabled": "false"}
-    session.contender(OURS).call("create", lake=lake, table="plain", properties=unfolded)
-    workers = {"folded": session.contender(OURS), "plain": second}
+    session.contender(OURS).call("create", lake=lake, table="merged")
+    unmerged = {"commit.manifest-merge.enabled": "false"}
+    session.contender(OURS).call("create", lake=lake, table="plain", properties=unmerged)
+    workers = {"merged": session.contender(OURS), "plain": second}
     histories: dict[int, History] = {}
     with ThreadPoolExecutor() as threads:
         for first, last in itertools.pairwise((0, *ages)):
@@ -87,8 +87,8 @@ def _age_tables(session: Session, ages: tuple[int, ...]) -> dict[int, History]:
             aging = [threads.submit(worker.call, "age", table=table, **days) for table, worker in workers.items()]
             for done in aging:
                 done.result()
-            folded, plain = session.lake.freeze("folded"), session.lake.freeze("plain")
-            histories[last] = {OURS: folded, NEW_PROCESS: folded, RAW: plain, PEER: plain}
+            merged, plain = session.lake.freeze("merged"), session.lake.freeze("plain")
+            histories[last] = {OURS: merged, NEW_PROCESS: merged, RAW: plain, PEER: plain}
     second.close()
     return histories
 

@@ -1,10 +1,9 @@
-"""Many writers on one table: what is in at the end, and after how long.
+"""Append to one table from many writers: commits and time.
 
-Up to 16 processes append 10 times each, at the same moment, to one table: ours and the peer's IO manager in
-Dagster runs, and PyIceberg's `append` by hand, each with its own default of retries. The catalog waits long
-enough for its database for nobody to fail because of that. A write counts as lost when it says that it is in
-and its rows are not there exactly once, or the other way round. The times of ours and the peer's hold a
-Dagster run for each write.
+Up to 16 processes append 10 times each, at the same time, to one table: our IO manager and the peer's in Dagster
+runs, and PyIceberg's `append` by hand, each with its default number of retries. The catalog's database timeout
+is long enough to not cause failures. A write counts as lost if it reports success and its rows do not exist
+exactly once, or the other way round. The times of ours and the peer's include a Dagster run per write.
 
 Target: 160 of 160 committed, nothing lost.
 """
@@ -52,11 +51,11 @@ def _turns(session: Session, writers: int) -> dict[str, Turn]:
             session.contender(OURS).call("create", lake=session.lake.settings, table=table, partitioned=False)
             what = {"lake": session.lake.settings, "table": table, "writers": writers, "each": session.size(_EACH, 2)}
             answer = session.contender(name).call("write_together", **what)
-            told = set(answer["committed"])
+            committed = set(answer["committed"])
             return {
                 "seconds": answer["seconds"],
-                "committed": len(told),
-                "lost": _lost(session, table, told),
+                "committed": len(committed),
+                "lost": _lost(session, table, committed),
             }
 
         return turn
@@ -64,10 +63,10 @@ def _turns(session: Session, writers: int) -> dict[str, Turn]:
     return {name: write(name) for name in _TABLES}
 
 
-def _lost(session: Session, table: str, told: set[int]) -> int:
-    """Writes that say one thing while the table says another."""
+def _lost(session: Session, table: str, committed: set[int]) -> int:
+    """The number of writes whose result does not match the table."""
     days = session.lake.table(table).scan(selected_fields=("day",)).to_arrow().column("day").to_pylist()
     found = Counter(days)
     numbers = {day_of(number): number for number in range(10_000)}
-    wrong = {numbers[day] for day, count in found.items() if numbers[day] not in told or count != ROWS_OF_A_WRITE}
-    return len(wrong | {number for number in told if day_of(number) not in found})
+    wrong = {numbers[day] for day, count in found.items() if numbers[day] not in committed or count != ROWS_OF_A_WRITE}
+    return len(wrong | {number for number in committed if day_of(number) not in found})

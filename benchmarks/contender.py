@@ -11,17 +11,17 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 _SHOWN_LINES = 30
-# Where jars are is a matter of the machine; everything else would be somebody's choice.
+# The location of jars depends on the machine; other settings would affect the measurement.
 _OTHERS_SETTINGS = ("DAGSTER_", "PYICEBERG_", "FLOE_HOME")
 _PATIENCE_SECONDS = 30
 
 
 class ContenderFailedError(RuntimeError):
-    """A worker ended in the middle of an operation."""
+    """A worker ended during an operation."""
 
 
 class Contender:
-    """One worker process; started here, ended by `close`.
+    """One worker process, stopped by `close`.
 
     Args:
         name: What it is called in results.
@@ -45,7 +45,7 @@ class Contender:
             )
 
     def call(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """Have an operation done; what the worker answers.
+        """Run an operation in the worker and return its response.
 
         Raises:
             ContenderFailedError: The worker ended instead.
@@ -68,7 +68,7 @@ class Contender:
         return answer
 
     def close(self) -> None:
-        """End the worker, which ends by itself once it has no more input."""
+        """Stop the worker, which exits at the end of its input."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -81,13 +81,13 @@ class Contender:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Nobody's settings but the benchmark's."""
+    """An environment with the settings of the benchmark only."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS_SETTINGS)}
     return {
         **kept,
         "PYTHONPATH": str(ROOT),
         "PYICEBERG_HOME": str(folder),
         "DAGSTER_DISABLE_TELEMETRY": "yes",
-        # Warnings are written to a log, which takes time that nobody asked about.
+        # Writing warnings to a log takes time that should not count.
         "PYTHONWARNINGS": "ignore",
     }

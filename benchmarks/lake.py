@@ -21,7 +21,7 @@ NAMESPACE = "bench"
 
 
 class RowsDifferError(AssertionError):
-    """Contenders ended with different rows, so their times mean nothing."""
+    """Contenders ended with different rows, so their times cannot be compared."""
 
 
 class Lake:
@@ -31,7 +31,7 @@ class Lake:
         self.folder = folder
         self.warehouse = folder / "warehouse"
         self.warehouse.mkdir(parents=True)
-        # Nobody shall fail because SQLite was busy.
+        # Contenders must not fail because SQLite is busy.
         self.uri = f"sqlite:///{folder}/catalog.db?timeout=60"
         self.catalog = SqlCatalog("floe", uri=self.uri, warehouse=self.warehouse.as_uri(), schema_version="v1")
         self.catalog.create_namespace(NAMESPACE)
@@ -42,15 +42,15 @@ class Lake:
         return {"uri": self.uri, "warehouse": self.warehouse.as_uri()}
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self.catalog.close()
 
     def table(self, name: str) -> Table:
-        """A table, read by PyIceberg alone."""
+        """A table, loaded by PyIceberg."""
         return self.catalog.load_table((NAMESPACE, name))
 
     def freeze(self, name: str) -> "FrozenTable":
-        """Keep a table as it is now."""
+        """Freeze the current version of a table."""
         location = _path(self.table(name).location())
         backup = self.folder / "frozen" / f"{name}-{os.urandom(4).hex()}"
         for file in _files(location):
@@ -60,20 +60,20 @@ class Lake:
         return FrozenTable(self, self.table(name).metadata_location, location, backup)
 
     def drop(self, *names: str) -> None:
-        """Forget tables; their files stay."""
+        """Drop tables but keep their files."""
         for name in names:
             if self.catalog.table_exists((NAMESPACE, name)):
                 self.catalog.drop_table((NAMESPACE, name))
 
     def delete_files(self, *names: str) -> None:
-        """Drop tables, and delete all that lies below their locations."""
+        """Drop tables and delete everything in their locations."""
         locations = {_path(self.table(name).location()) for name in names}
         self.drop(*names)
         for location in locations:
             shutil.rmtree(location)
 
     def check_equal_rows(self, *names: str) -> None:
-        """Compare what contenders left behind.
+        """Compare the rows of the contenders' tables.
 
         Raises:
             RowsDifferError: Two tables hold different rows.
@@ -85,7 +85,7 @@ class Lake:
                 raise RowsDifferError(f"'{other}' does not hold the rows of '{first}': {found} is not {expected}.")
 
     def digest(self, name: str) -> list[dict[str, Any]]:
-        """Every column of every day, added up as whole numbers; the order of rows does not matter."""
+        """Every column of every day, summed up as integers, regardless of the order of rows."""
         rows = self.table(name).scan().to_arrow()
         numbers = {column: _as_number(rows.column(column)) for column in rows.column_names if column != "day"}
         counted = pa.table({"day": rows.column("day"), **numbers})
@@ -96,7 +96,7 @@ class Lake:
 
 @dataclass(frozen=True)
 class FrozenTable:
-    """A version of a table that can be had again."""
+    """A version of a table that can be restored."""
 
     lake: Lake
     metadata_location: str
@@ -104,7 +104,7 @@ class FrozenTable:
     backup: Path
 
     def thaw(self, name: str) -> None:
-        """Make a table of this version, in the place of one of the same name."""
+        """Restore this version as a table, replacing one of the same name."""
         for kept in _files(self.backup):
             file = self.location / kept.relative_to(self.backup)
             if not file.exists():
@@ -114,19 +114,19 @@ class FrozenTable:
         self.lake.catalog.register_table((NAMESPACE, name), self.metadata_location)
 
     def tidy(self, *names: str) -> None:
-        """Drop tables that were thawed, and delete the files that came after the freeze."""
+        """Drop restored tables, and delete files written after the freeze."""
         self.lake.drop(*names)
         for file in _files(self.location):
             if not (self.backup / file.relative_to(self.location)).exists():
                 file.unlink()
 
     def discard(self) -> None:
-        """Delete what was kept."""
+        """Delete the frozen files."""
         shutil.rmtree(self.backup)
 
 
 def _as_number(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whole numbers, whose sum is exact in any order; texts are represented by their lengths."""
+    """Integers, whose sum is exact in any order; strings are represented by their lengths."""
     if pa.types.is_floating(values.type):
         return pc.round(pc.multiply(values, 1000.0)).cast(pa.int64())
     return values.cast(pa.int64()) if pa.types.is_integer(values.type) else pc.binary_length(values)

@@ -1,4 +1,4 @@
-"""Contenders side by side: they take turns, the first turns do not count, the median does."""
+"""Side-by-side measurements: contenders take turns, warm-ups do not count, medians are compared."""
 
 import statistics
 import sys
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Turn = Callable[[], Mapping[str, float]]
-"""One timed operation, prepared and done; what it measured, by name."""
+"""Prepare and run one timed operation; return its measurements by name."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How often contenders take their turn.
+    """How often contenders take a turn.
 
     Attributes:
         rounds: Rounds that are wanted.
@@ -31,14 +31,14 @@ QUICK = Effort(rounds=1, least=1, seconds=0, warm_ups=0)
 
 
 def take_turns(what: str, turns: Mapping[str, Turn], effort: Effort) -> dict[str, list[Mapping[str, float]]]:
-    """Let every contender do the same, again and again, none of them always first."""
+    """Let all contenders repeat the operation in turns; none of them is always first."""
     names = list(turns)
     samples: dict[str, list[Mapping[str, float]]] = {name: [] for name in names}
     started = time.monotonic()
     for number in range(-effort.warm_ups, effort.rounds):
         if number >= effort.least and time.monotonic() - started > effort.seconds:
             break
-        # The machine may get slower or faster meanwhile; nobody shall have the better place.
+        # The speed of the machine may change, so the order alternates.
         first = number % len(names)
         measured = {name: turns[name]() for name in (*names[first:], *names[:first])}
         say(f"{what}, {_round(number, effort)}: {_words(names, measured)}")
@@ -49,12 +49,12 @@ def take_turns(what: str, turns: Mapping[str, Turn], effort: Effort) -> dict[str
 
 
 def median(samples: Sequence[float]) -> float:
-    """The middle one."""
+    """The median."""
     return statistics.median(samples)
 
 
 def spread(samples: Sequence[float]) -> float | None:
-    """Distance between the quartiles; None when there are too few to tell."""
+    """The interquartile range; None if there are too few samples."""
     if len(samples) < 3:  # noqa: PLR2004 - below that a quartile is one of the ends
         return None
     low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
@@ -62,7 +62,7 @@ def spread(samples: Sequence[float]) -> float | None:
 
 
 def say(words: str) -> None:
-    """Tell whoever is watching."""
+    """Print progress."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {words}\n")
     sys.stderr.flush()
 

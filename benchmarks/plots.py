@@ -1,4 +1,4 @@
-"""One picture a benchmark: every curve a panel, readable on a light and on a dark page."""
+"""One plot per benchmark, with a panel per curve, readable on light and dark pages."""
 
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from benchmarks.measure import median, spread
 from benchmarks.results import Curve, Result
 
-# In the middle between black and white, so that it is seen on either.
+# A medium grey, visible on both.
 _INK = "#808080"
-# Okabe and Ito's colours that are neither too light nor too dark; also told apart by the colour-blind.
+# Okabe and Ito's colour-blind safe colours that are neither too light nor too dark.
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _LOOK: Any = {
     "svg.fonttype": "none",
-    # The same result gives the same file.
+    # Deterministic output.
     "svg.hashsalt": "floe",
     "font.family": "sans-serif",
     "font.size": 9,

@@ -1,4 +1,4 @@
-"""What a benchmark found: kept as JSON, from which the report and the plots are made."""
+"""Results of a benchmark, stored as JSON; the report and the plots are generated from it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class Curve:
     """One quantity over size: a table of the report, and a panel of the plot.
 
     Attributes:
-        title: What is the same for all points.
+        title: What all points have in common.
         axis: What the sizes count.
         unit: Unit of the samples.
         points: The sizes that were measured.
@@ -34,32 +34,32 @@ class Curve:
     points: Sequence[Point]
 
     def median(self, x: float, contender: str) -> float | None:
-        """Median of a contender at a size; None when that was not measured."""
+        """Median of a contender at a size; None if it was not measured."""
         found = next((point.samples.get(contender) for point in self.points if point.x == x), None)
         return median(found) if found else None
 
     def ratio(self, x: float, contender: str, *, to: str) -> float | None:
-        """Median of one contender by that of another."""
+        """Ratio of the medians of two contenders."""
         mine, theirs = self.median(x, contender), self.median(x, to)
         return None if mine is None or not theirs else mine / theirs
 
     def growth(self, contender: str, *, start: float, end: float) -> float | None:
-        """Median at one size by that at another."""
+        """Ratio of the medians at two sizes."""
         first, last = self.median(start, contender), self.median(end, contender)
         return None if last is None or not first else last / first
 
 
 @dataclass(frozen=True)
 class Target:
-    """What was promised, and what came out.
+    """A target and the measured value.
 
     Attributes:
-        words: The promise.
-        value: What was measured; None when this run did not measure it.
-        limit: What it is compared with.
+        words: The target, for the report.
+        value: The measured value; None if this run did not measure it.
+        limit: The value that it is compared with.
         unit: Its unit; `x` for ratios.
-        at_least: Whether the value must reach the limit instead of staying below it.
-        floor: What nobody can get below, in the same unit, if that is known.
+        at_least: Whether the limit is a minimum instead of a maximum.
+        floor: The lowest possible value, in the same unit, if known.
     """
 
     words: str
@@ -71,7 +71,7 @@ class Target:
 
     @property
     def met(self) -> bool | None:
-        """Whether the promise is kept; None when nobody knows."""
+        """Whether the target is met; None if it was not measured."""
         if self.value is None:
             return None
         return self.value >= self.limit if self.at_least else self.value <= self.limit
@@ -79,15 +79,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Result:
-    """One benchmark's outcome.
+    """The result of one benchmark.
 
     Attributes:
         name: Name of the benchmark.
-        about: What was compared, in words.
+        about: What was compared: the docstring of the benchmark.
         curves: What was measured.
-        targets: What was promised.
-        machine: Where, with which versions, and how busy it was.
-        quick: Whether the sizes were too small to mean anything.
+        targets: The targets and their values.
+        machine: Hardware, versions and load.
+        quick: Whether this was a quick run, whose sizes are too small.
         seconds: How long the benchmark took.
     """
 
@@ -108,7 +108,7 @@ class Result:
 
     @classmethod
     def load(cls, file: Path) -> Self:
-        """Read what `save` wrote."""
+        """Load a JSON file of `save`."""
         found = json.loads(file.read_text())
         curves = [
             Curve(**{**curve, "points": [Point(**point) for point in curve["points"]]}) for curve in found["curves"]

@@ -1,4 +1,4 @@
-"""What a benchmark has at hand: a lake of its own, the contenders' processes, and how much effort to make."""
+"""A session of a benchmark: its own lake, the contenders' processes, and the number of rounds."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class Crew:
     """The contenders' processes.
 
     Attributes:
-        folder: Where they leave their logs.
+        folder: Folder of their logs.
     """
 
     folder: Path
@@ -45,12 +45,12 @@ class Crew:
         return self._contenders[module]
 
     def start(self, name: str) -> Contender:
-        """A process that nobody has used yet; whoever asks for it closes it."""
+        """Start a new process, which the caller has to close."""
         python = ensure_peer() if name == PEER else None
         return Contender(name, _MODULES[name], self.folder, python=python)
 
     def close(self) -> None:
-        """End all of them."""
+        """Stop all of them."""
         for contender in self._contenders.values():
             contender.close()
         self._contenders.clear()
@@ -63,7 +63,7 @@ class Session:
     Attributes:
         lake: An empty lake.
         crew: The contenders' processes.
-        quick: Whether sizes are the smallest that still show that everything works.
+        quick: Whether this is a smoke test with tiny sizes.
         has_peer: Whether the peer takes part.
     """
 
@@ -77,11 +77,11 @@ class Session:
         return self.crew.contender(name)
 
     def size(self, full: T, quick: T) -> T:
-        """One of two sizes."""
+        """The size for a full or a quick run."""
         return quick if self.quick else full
 
     def effort(self, effort: Effort) -> Effort:
-        """As much as asked for, or as little as possible."""
+        """The given effort, or the smallest for a quick run."""
         return QUICK if self.quick else effort
 
     def measure(
@@ -124,7 +124,7 @@ class Session:
 
 @contextmanager
 def open_crew() -> Iterator[Crew]:
-    """Contenders' processes that end with the block."""
+    """Contenders' processes, stopped at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="floe-bench-crew-") as folder:
         crew = Crew(Path(folder))
         try:
@@ -135,7 +135,7 @@ def open_crew() -> Iterator[Crew]:
 
 @contextmanager
 def open_session(crew: Crew, *, quick: bool, has_peer: bool) -> Iterator[Session]:
-    """A session on a lake that is gone afterwards."""
+    """A session on a temporary lake."""
     with tempfile.TemporaryDirectory(prefix="floe-bench-lake-") as folder:
         lake = Lake(Path(folder))
         try:
@@ -145,7 +145,7 @@ def open_session(crew: Crew, *, quick: bool, has_peer: bool) -> Iterator[Session
 
 
 def _only(turns: Mapping[str, Turn], measured: Mapping[str, str]) -> dict[str, Turn]:
-    """Turns whose answers hold nothing but what is measured."""
+    """Turns that return only the measured quantities."""
 
     def cut(turn: Turn) -> Turn:
         def short() -> Mapping[str, float]:

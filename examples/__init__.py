@@ -1,8 +1,8 @@
-"""A lakehouse of real flights: raw files into bronze, joined in silver, answers in gold. No asset knows storage."""
+"""A lakehouse of real flights: raw files in bronze, joined in silver, reports in gold. No storage code in assets."""
 
 import warnings
 
 from dagster import BetaWarning
 
-# Dagster calls backfill policies beta, and says so for each asset that has one.
+# Backfill policies are beta in Dagster, which warns for each asset that has one.
 warnings.filterwarnings("ignore", category=BetaWarning)

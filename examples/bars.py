@@ -1,4 +1,4 @@
-"""A bar chart as Markdown, drawn without a plotting library."""
+"""Bar charts in Markdown, without a plotting library."""
 
 import base64
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ _ROW, _LABEL, _WIDTH = 22, 200, 620
 
 
 def draw_bars(shares: Mapping[str, float]) -> str:
-    """Shares as horizontal bars, in the order given."""
+    """Draw shares as horizontal bars, in the given order."""
     largest = max(shares.values(), default=0.0) or 1.0
     rows = []
     for position, (label, share) in enumerate(shares.items()):

@@ -1,4 +1,4 @@
-"""Bronze: the raw files as tables, small enough for Arrow."""
+"""Bronze: the raw files as tables, with Arrow."""
 
 import functools
 
@@ -11,14 +11,14 @@ from examples.raw_data import load_raw
 
 NEW_YORK_DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2014-01-01", timezone="America/New_York")
 ALL_DAYS_IN_ONE_RUN = dg.BackfillPolicy.single_run()
-# A day of it is tiny, so files are by month; what a partition is in Dagster does not change.
+# A day is small, so files are partitioned by month. This does not affect the Dagster partitions.
 DAYS_IN_FILES_BY_MONTH = {"partition_expr": "time_hour", "iceberg/partition_spec": ["month(time_hour)"]}
 
 
 class LoadConfig(dg.Config):
-    """What a person may say about a load."""
+    """Configuration of a load."""
 
-    note: str | None = Field(default=None, description="Kept with the rows, in a column of its own.")
+    note: str | None = Field(default=None, description="Stored with the rows, in a separate column.")
 
 
 @dg.asset(
@@ -30,7 +30,7 @@ class LoadConfig(dg.Config):
     io_manager_key="iceberg_io_manager",
 )
 def flights(context: dg.AssetExecutionContext, config: LoadConfig) -> pa.Table:
-    """Flights by the day they were to leave, as New York counts days: two of them have 23 and 25 hours."""
+    """Flights by scheduled departure day in New York's time zone, where two days have 23 and 25 hours."""
     rows = _within(load_raw("flights"), context.partition_time_window)
     return rows if config.note is None else rows.append_column("note", pa.array([config.note] * rows.num_rows))
 
@@ -55,7 +55,7 @@ def weather(context: dg.AssetExecutionContext) -> pa.Table:
     io_manager_key="iceberg_io_manager",
 )
 def planes() -> pa.Table:
-    """Every plane that flew."""
+    """All planes."""
     return load_raw("planes")
 
 
@@ -77,25 +77,25 @@ def airlines() -> pa.Table:
     io_manager_key="iceberg_io_manager",
 )
 def airports() -> pa.Table:
-    """Where one can fly to."""
+    """Airport codes and names."""
     return load_raw("airports")
 
 
 def _within(rows: pa.Table, window: dg.TimeWindow) -> pa.Table:
-    start, end = (pa.scalar(moment, rows.schema.field("time_hour").type) for moment in window)
+    start, end = (pa.scalar(bound, rows.schema.field("time_hour").type) for bound in window)
     hour = rows.column("time_hour")
     return rows.filter(pc.and_(pc.greater_equal(hour, start), pc.less(hour, end)))
 
 
 @dg.asset_check(asset=flights)
 def flights_are_in_their_day(flights: pa.Table) -> dg.AssetCheckResult:
-    """A flight is in the day that its raw file names, as New York counts, when clocks change too."""
+    """Every flight is in the day that its raw file names, in New York's time zone, also when clocks change."""
     wrong = count_in_another_day(flights)
     return dg.AssetCheckResult(passed=wrong == 0, metadata={"wrong": wrong, "rows": flights.num_rows})
 
 
 def count_in_another_day(flights: pa.Table) -> int:
-    """Flights whose instant, which decides on their partition, is not in the day that the raw file names."""
+    """The number of flights whose timestamp, which determines the partition, is not in the day of the raw file."""
     local = pc.local_timestamp(flights.column("time_hour").cast(pa.timestamp("us", NEW_YORK_DAYS.timezone)))
     named = (pc.equal(part(local), flights.column(part.__name__)) for part in (pc.year, pc.month, pc.day))
     same = functools.reduce(pc.and_, named)

@@ -14,9 +14,9 @@ class Calendar:
     """The days of the demo.
 
     Attributes:
-        history: Days that are there when the pipeline begins; loaded as one backfill.
+        history: Days that exist when the pipeline starts; loaded as one backfill.
         daily: Days that arrive one by one.
-        watched: The last of those; they go through all layers in one run each, as a schedule would do it.
+        watched: The last days, loaded into all layers with one run each, as by a schedule.
     """
 
     history: Sequence[str]
@@ -25,10 +25,10 @@ class Calendar:
 
     @classmethod
     def since(cls, day: str) -> Self:
-        """The days from this one on; at most half of them arrive one by one."""
+        """The days starting with this one; at most half of them arrive one by one."""
         days = [key for key in NEW_YORK_DAYS.get_partition_keys() if key >= day]
         if len(days) < 2 * _WATCHED:
-            raise SystemExit(f"There are too few days since {day}. Begin with 2013-12-22 or before.")
+            raise SystemExit(f"Too few days since {day}. Use 2013-12-22 or earlier.")
         arrived = days[-min(_DAILY, len(days) // 2) :]
         return cls(history=days[: -len(arrived)], daily=arrived[:-_WATCHED], watched=arrived[-_WATCHED:])
 

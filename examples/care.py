@@ -17,22 +17,22 @@ from floe_dagster_iceberg import (
     create_iceberg_resources,
 )
 
-# A snapshot must be a day old to expire. A demo cannot wait, so that guardrail is switched off by its name,
-# which shows in the metadata of the run.
+# Snapshots must be a day old to expire. The demo disables this guardrail by name, which is shown in the
+# metadata of the run.
 AT_ONCE = ExpiryPolicy(max_age=timedelta(0), min_snapshots_to_keep=2, overrides=[Guardrail.EXPIRY_AGE])
-_PLAN = "a dry run of all operations: what would be done"
+_PLAN = "dry run of all operations"
 _OPERATIONS = {
-    "compaction": "compaction: small files become large ones",
-    "manifests": "manifests: fewer, so that scans are planned quicker",
-    "snapshot_expiry": "expiry: old snapshots and the files that only they need",
-    "table_health": "health: how the tables are now",
+    "compaction": "compaction: rewrite small files into larger ones",
+    "manifests": "manifests: merge them for faster scan planning",
+    "snapshot_expiry": "expiry: remove old snapshots and their files",
+    "table_health": "health: measure the tables",
 }
-_CHECKS = "health checks of the assets, once more"
+_CHECKS = "health checks of the assets"
 
 
 @dataclass(frozen=True)
 class TableFacts:
-    """A table as it is at some moment, asked of the table itself."""
+    """Facts about a table at one point in time, read from the table itself."""
 
     rows: int
     files: int
@@ -50,14 +50,14 @@ class TableChange:
 
 
 class Care:
-    """Runs the maintenance jobs and measures what they did."""
+    """Runs the maintenance jobs and measures their effect."""
 
     def __init__(self, instance: dg.DagsterInstance, progress: Progress) -> None:
         self._instance, self._progress = instance, progress
 
-    def look_after(self) -> Sequence[TableChange]:
-        """Every operation, over all tables."""
-        self._progress.headline("Maintenance: the jobs that the schedules start")
+    def maintain(self) -> Sequence[TableChange]:
+        """Run every operation on all tables."""
+        self._progress.headline("Maintenance: the jobs of the schedules")
         maintenance = create_iceberg_resources(
             CompiledArtifacts.from_environment(), policy=MaintenancePolicy(expiry=AT_ONCE)
         )
@@ -74,7 +74,7 @@ class Care:
 
 
 def measure_tables() -> Iterator[tuple[str, TableFacts]]:
-    """Facts of every table of the demo, in the order of the layers."""
+    """Facts about every table of the demo, in the order of the layers."""
     tables = iceberg["iceberg"].table_manager
     for namespace in ("bronze", "silver", "gold"):
         for name in sorted(tables.list_tables(namespace)):

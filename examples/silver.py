@@ -1,7 +1,7 @@
 """Silver: flights joined with weather and planes, deduplicated and typed, on Spark.
 
-PySpark is imported where it is used, so that loading the code location stays quick and needs
-no Java. The inputs are DataFrames because the Spark IO manager loads them.
+PySpark is imported inside the assets, so that the code location loads quickly and without Java.
+The inputs are DataFrames because the Spark IO manager loads them.
 """
 
 from typing import Any
@@ -34,12 +34,12 @@ ON_SPARK = "iceberg_spark_io_manager"
     kinds={"spark"},
 )
 def departures(raw: Any, weather: Any, planes: Any) -> Any:
-    """One row per scheduled departure, with the weather of its hour and the age of its plane."""
+    """Scheduled departures, with the weather at that hour and the age of the plane."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - loading the code location must not load Spark
 
     sky = weather.select("origin", "time_hour", "wind_speed", "visib", "precip").dropDuplicates(["origin", "time_hour"])
     fleet = planes.select("tailnum", f.col("year").cast("int").alias("built"), "manufacturer", "seats")
-    # Bronze has notes only once somebody wrote one; from then on this table has them, too.
+    # Once bronze has the column, this table has it, too.
     notes = [name for name in ("note",) if name in raw.columns]
     return (
         raw.dropDuplicates(["time_hour", "carrier", "flight", "origin", "dest"])
@@ -69,7 +69,7 @@ def departures(raw: Any, weather: Any, planes: Any) -> Any:
 
 @dg.asset_check(asset=departures)
 def cancelled_flights_have_no_delay(departures: pa.Table) -> dg.AssetCheckResult:
-    """A flight that was cancelled has no delay. Read as Arrow: what Spark wrote is there for every engine."""
+    """Cancelled flights have no delay. The check reads with Arrow what Spark wrote."""
     delayed = departures.column("departure_delay").is_valid()
     wrong = pc.sum(pc.and_(departures.column("cancelled"), delayed)).as_py() or 0
     return dg.AssetCheckResult(passed=wrong == 0, metadata={"wrong": wrong, "rows": departures.num_rows})

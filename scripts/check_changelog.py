@@ -23,9 +23,9 @@ def main(root: Path = ROOT) -> None:
     changelog = newest_entry((root / "CHANGELOG.md").read_text())
     if changelog != version:
         raise SystemExit(
-            f"CHANGELOG.md starts with {changelog}, pyproject.toml has {version}. Give the new version its entry."
+            f"CHANGELOG.md starts with {changelog}, pyproject.toml has {version}. Add an entry for the new version."
         )
-    print(f"The changelog is at {version}, as is the package.")
+    print(f"Changelog and package are at version {version}.")
 
 
 if __name__ == "__main__":

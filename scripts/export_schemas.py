@@ -1,6 +1,6 @@
-"""The JSON Schema of every public model, one file per model in `docs/schemas/`.
+"""Export the JSON Schema of every public model, one file per model in `docs/schemas/`.
 
-Writes them; with `--check` it changes nothing and fails when a file is stale, missing or left over.
+With `--check`, change nothing and fail if a file is stale, missing or left over.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def find_differences(folder: Path = SCHEMAS) -> list[str]:
 
 
 def write_schemas(folder: Path = SCHEMAS) -> None:
-    """Make the folder hold exactly the current schemas."""
+    """Write the current schemas and remove others."""
     rendered = render_schemas()
     folder.mkdir(parents=True, exist_ok=True)
     for name in find_differences(folder):
@@ -48,9 +48,9 @@ def write_schemas(folder: Path = SCHEMAS) -> None:
 
 
 def main() -> None:
-    """Write or check, as the command line says."""
+    """Write the schemas, or check them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only judge, change nothing")
+    parser.add_argument("--check", action="store_true", help="check only, change nothing")
     if not parser.parse_args().check:
         write_schemas()
         print(f"{len(public_models())} schemas in docs/schemas/")

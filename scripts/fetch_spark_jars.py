@@ -1,7 +1,7 @@
-"""Fetch the jars that Spark needs for Iceberg, once, into Spark's own cache.
+"""Download the jars that Spark needs for Iceberg, once, to Spark's own cache.
 
-A session is really started with `spark.jars.packages`, so this also shows that Java and Spark
-work on this machine. Later sessions read the cache and need no network.
+This starts a session with `spark.jars.packages`, so it also verifies that Java and Spark work on
+this machine. Later sessions use the cache and need no network.
 """
 
 import os
@@ -34,10 +34,10 @@ def cached_jar(package: str) -> Path:
 
 
 def main() -> int:
-    """Fetch what is missing; 0 when every jar is there."""
+    """Download missing jars; return 0 if all jars are present."""
     if os.environ.get("FLOE_SPARK_JARS") or all(cached_jar(package).is_file() for package in PACKAGES):
         return 0
-    print(f"setup: starting Spark once to fetch {', '.join(PACKAGES)}", flush=True)
+    print(f"setup: starting Spark once to download {', '.join(PACKAGES)}", flush=True)
     log = Path(sys.prefix) / "spark-jars.log"
     environment = {"SPARK_LOCAL_IP": "127.0.0.1", **os.environ}
     with log.open("w") as output:
@@ -52,7 +52,7 @@ def main() -> int:
         return 0
     print(
         f"setup: Spark could not start with its Iceberg jars, see {log}; "
-        "without a network, set FLOE_SPARK_JARS to a folder that holds them.",
+        "without network access, set FLOE_SPARK_JARS to a folder with the jars.",
         file=sys.stderr,
     )
     return 1

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes .venv from requirements.lock and fetches Spark's jars; returns at once when nothing has changed.
-# Needs only a Python and a JDK. Whatever is missing is said in one sentence.
+# Creates .venv from requirements.lock and downloads Spark's jars; returns at once if nothing has changed.
+# Needs only Python and a JDK, and reports what is missing.
 #
 #   PYTHON     interpreter to use; otherwise the one .venv has, otherwise the first that fits
 #   JAVA_HOME  JDK to use; otherwise the java on the PATH
@@ -46,12 +46,12 @@ check_java() {
     17 | 17[.-]* | 21 | 21[.-]*) ;;
     *) fail "Spark needs a JDK 17 or 21 and $1 is version ${version:-unknown}; install one, or set JAVA_HOME." ;;
   esac
-  # Runtimes cut down to a few modules start, and then fail inside Spark.
+  # Reduced Java runtimes start, but fail inside Spark.
   "$1" --add-modules jdk.incubator.vector -version >/dev/null 2>&1 ||
     fail "$1 lacks the module jdk.incubator.vector that Spark needs; install a full JDK 17 or 21, or set JAVA_HOME."
 }
 
-# What a finished setup depends on. The place counts, because scripts in a .venv hold absolute paths.
+# What a finished setup depends on, including its folder, because scripts in a .venv contain absolute paths.
 fingerprint() {
   "$python" -c 'import sys; print(sys.version, sys.base_prefix)'
   echo "$java" "${FLOE_SPARK_JARS:-}"
@@ -66,7 +66,7 @@ python_version() {
   "$1" -c 'import sys; print(sys.version)' 2>/dev/null
 }
 
-# A .venv made by hand has no stamp and is as good as ours; one that was moved, or left half made, is not.
+# A .venv that was created manually has no stamp and can be reused; one that was moved or is incomplete cannot.
 reusable() {
   { [ ! -e "$stamp" ] || [ "$(place_of_setup)" = "$PWD" ]; } &&
     "$venv" -c 'import pip' 2>/dev/null &&
@@ -76,13 +76,13 @@ reusable() {
 make_venv() {
   if [ -e .venv ]; then
     reusable && return
-    echo "setup: .venv is of another Python, from another folder, or incomplete; making it anew"
-    # The interpreter that was found may be the one about to be removed.
+    echo "setup: .venv has another Python, comes from another folder, or is incomplete; recreating it"
+    # The interpreter may be the one that is about to be removed.
     python=$("$python" -c 'import sys; print(getattr(sys, "_base_executable", sys.executable))')
   fi
   "$python" -c 'import ensurepip, venv' 2>/dev/null ||
-    fail "$python cannot make virtual environments; install its venv module (on Debian: apt-get install python3-venv)."
-  echo "setup: making .venv with Python $("$python" -c 'import platform; print(platform.python_version())')"
+    fail "$python cannot create virtual environments; install its venv module (on Debian: apt-get install python3-venv)."
+  echo "setup: creating .venv with Python $("$python" -c 'import platform; print(platform.python_version())')"
   "$python" -m venv --clear .venv
 }
 
@@ -90,13 +90,13 @@ install_packages() {
   requirement=.venv/uv.txt
   awk '/^uv==/ { found = 1 } found { print } found && !/\\$/ { exit }' requirements.lock >"$requirement"
   "$venv" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r "$requirement" ||
-    fail "pip could not install uv; its message above says why."
+    fail "pip could not install uv; see its message above."
   echo "setup: installing the $(grep -c '^[a-z].*==' requirements.lock) packages of requirements.lock"
   "$venv" -m uv pip sync --quiet --python "$venv" --require-hashes requirements.lock ||
-    fail "uv could not install the locked packages; its message above says why."
-  # The build backend is locked too, so no isolated build that would fetch another one.
+    fail "uv could not install the locked packages; see its message above."
+  # The build backend is locked too, so there is no isolated build, which would download another one.
   "$venv" -m uv pip install --quiet --python "$venv" --no-deps --no-build-isolation --editable . ||
-    fail "the package itself could not be installed; the message above says why."
+    fail "the package itself could not be installed; see the message above."
 }
 
 python=$(find_python)
@@ -110,9 +110,9 @@ check_java "$java"
 make_venv
 install_packages
 "$venv" scripts/fetch_spark_jars.py
-# Without them only the tests on real servers cannot run, and say so.
+# Without them, only the tests on real servers cannot run.
 PYTHONPATH=tests "$venv" -m support.servers.downloads ||
-  echo "setup: the servers of some tests could not be fetched; they are asked for again when needed" >&2
+  echo "setup: some test servers could not be downloaded; tests that need them will try again" >&2
 python=$venv
 printf '%s\n%s\n' "$PWD" "$(fingerprint | cksum)" >"$stamp"
 echo "setup: ready"

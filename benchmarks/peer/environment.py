@@ -1,4 +1,4 @@
-"""The peer's environment: made once, outside the repository, from its own locked pins."""
+"""The peer's environment: created once, outside the repository, from its own lock file."""
 
 import hashlib
 import os

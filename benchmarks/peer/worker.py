@@ -1,4 +1,4 @@
-"""The peer at work: its Arrow IO manager in Dagster runs. Runs in the peer's own environment."""
+"""The peer: its Arrow IO manager in Dagster runs. Runs in the peer's own environment."""
 
 import time
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _STOPWATCH = Stopwatch()
 
 
 class _Timed(PyArrowIcebergIOManager):  # type: ignore[misc]
-    """The peer's IO manager with a stopwatch around it."""
+    """The peer's IO manager, timed."""
 
     def create_io_manager(self, context: Any) -> Any:
         return TimedIOManager(super().create_io_manager(context), _STOPWATCH)
@@ -39,7 +39,7 @@ def read_partition(lake: Mapping[str, str], table: str, number: int, columns: li
 
 
 def backfill(lake: Mapping[str, str], table: str, days: int, rows: int) -> Mapping[str, Any]:
-    """Write day after day, each in a run of its own."""
+    """Write many days, in one run each."""
     frames = [daily_rows(number, rows) for number in range(days)]
     pipeline, started = _pipeline(lake), time.perf_counter()
     for number in range(days):
@@ -53,7 +53,7 @@ def write_together(lake: Mapping[str, str], table: str, writers: int, each: int)
     def append(rows: Any, to: str = table) -> bool:
         return _pipeline(lake).append(to, rows, metadata={"write_mode": "append"})
 
-    # What is loaded by the first run is loaded here, and not by every writer.
+    # Load here what the first run would load, instead of in every writer.
     append(daily_rows(0, 1), f"{table}_warm_up")
     return race(append, writers=writers, each=each)
 

@@ -1,4 +1,4 @@
-"""This package at work: its Arrow IO manager in Dagster runs, its table manager, and maintenance without Spark."""
+"""This package: its Arrow IO manager in Dagster runs, its table manager, and maintenance without Spark."""
 
 import time
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _STRANGERS = count()
 
 
 class _Timed(ArrowIcebergIOManager):
-    """The IO manager with a stopwatch around it."""
+    """The IO manager, timed."""
 
     def handle_output(self, context: OutputContext, obj: Any) -> None:
         _STOPWATCH.time(lambda: super(_Timed, self).handle_output(context, obj))
@@ -38,26 +38,26 @@ def _pipeline(lake: Mapping[str, str], **settings: Any) -> Pipeline:
 
 
 def _acquainted(lake: Mapping[str, str], table: str) -> Pipeline:
-    """A pipeline in whose memory the newest version of a table is."""
+    """A pipeline that has loaded the newest version of the table."""
     open_manager(lake).load_table(f"bench.{table}")
     return _pipeline(lake)
 
 
 def _stranger(lake: Mapping[str, str]) -> Pipeline:
-    """A pipeline that has seen no table yet and is not connected, as in a new process."""
+    """A pipeline without caches and connection, as in a new process."""
     manifest_reading.reader_of.cache_clear()
     manifest_writing.shape_of.cache_clear()
     return _pipeline(lake, catalog_properties={"benchmark.stranger": str(next(_STRANGERS))})
 
 
 def watch(endpoint: str) -> Mapping[str, Any]:
-    """From now on send spans and metrics to a collector."""
+    """Start sending spans and metrics to a collector."""
     prepare(TelemetrySettings(endpoint, resource={"service.name": "benchmark"}))
     return {}
 
 
 def write_partition(lake: Mapping[str, str], table: str, number: int, rows: int, *, seen: bool) -> Mapping[str, Any]:
-    """Replace one day, in a process that has seen this version of the table or in one that has not."""
+    """Replace one day, with or without having loaded the table before."""
     frame, pipeline = daily_rows(number, rows, version=1), _acquainted(lake, table) if seen else _stranger(lake)
     return pipeline.write(table, lambda _: frame, day=day_of(number).isoformat())
 
@@ -65,13 +65,13 @@ def write_partition(lake: Mapping[str, str], table: str, number: int, rows: int,
 def read_partition(
     lake: Mapping[str, str], table: str, number: int, columns: list[str] | None, *, seen: bool
 ) -> Mapping[str, Any]:
-    """Load one day, in a process that has seen this version of the table or in one that has not."""
+    """Load one day, with or without having loaded the table before."""
     pipeline = _acquainted(lake, table) if seen else _stranger(lake)
     return pipeline.read(table, columns=columns, day=day_of(number).isoformat())
 
 
 def backfill(lake: Mapping[str, str], table: str, days: int, rows: int, *, single_run: bool) -> Mapping[str, Any]:
-    """Write many days, in one run or each in a run of its own."""
+    """Write many days, in one run or in one run each."""
     frames = [daily_rows(number, rows) for number in range(days)]
     pipeline, started = _pipeline(lake), time.perf_counter()
     if single_run:
@@ -106,7 +106,7 @@ def write_together(lake: Mapping[str, str], table: str, writers: int, each: int)
     def append(rows: Any, to: str = table) -> bool:
         return _pipeline(lake).append(to, rows, metadata={"iceberg/write_mode": "append"})
 
-    # What is loaded by the first run is loaded here, and not by every writer.
+    # Load here what the first run would load, instead of in every writer.
     append(daily_rows(0, 1), f"{table}_warm_up")
     return race(append, writers=writers, each=each)
 

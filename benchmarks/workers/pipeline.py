@@ -1,4 +1,4 @@
-"""The Dagster assets that an IO manager is measured with, and a stopwatch around the IO manager.
+"""The Dagster assets to measure an IO manager with, and its stopwatch.
 
 Public Dagster only, so that it means the same to ours and to the peer's.
 """
@@ -27,12 +27,12 @@ _RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_r
 
 @dataclass
 class Stopwatch:
-    """Seconds that an IO manager has spent since the start of a run."""
+    """Seconds spent in an IO manager since the start of a run."""
 
     seconds: float = 0.0
 
     def time(self, work: Callable[[], Any]) -> Any:
-        """Do something and add the time it took."""
+        """Call a function and add its duration."""
         started = time.perf_counter()
         try:
             return work()
@@ -41,7 +41,7 @@ class Stopwatch:
 
 
 class TimedIOManager(IOManager):
-    """An IO manager with a stopwatch around it."""
+    """An IO manager, timed."""
 
     def __init__(self, inner: IOManager, stopwatch: Stopwatch) -> None:
         self._inner, self._stopwatch = inner, stopwatch
@@ -69,11 +69,11 @@ class Pipeline:
     instance: DagsterInstance = field(default_factory=DagsterInstance.ephemeral)
 
     def write(self, table: str, make: Callable[[AssetExecutionContext], Any], **run: Any) -> Mapping[str, Any]:
-        """Materialize partitions; seconds of the IO manager, and of the whole run."""
+        """Materialize partitions; return the seconds of the IO manager and of the whole run."""
         return self._run([self._daily(table, make)], **run)
 
     def by_hand(self, table: str, work: Callable[[], object], **run: Any) -> Mapping[str, Any]:
-        """Materialize partitions of an asset that holds its own storage code; seconds of that, and of the whole run."""
+        """Materialize partitions of an asset with its own storage code; return its seconds and those of the run."""
 
         @asset(key=["bench", table], partitions_def=_days())
         def daily() -> None:
@@ -82,7 +82,7 @@ class Pipeline:
         return self._run([daily], **run)
 
     def append(self, table: str, rows: Any, *, metadata: Mapping[str, Any]) -> bool:
-        """Add rows in a run of their own; whether the run succeeded."""
+        """Append rows in their own run; return whether it succeeded."""
 
         @asset(key=["bench", table], metadata={**metadata}, io_manager_key="io_manager")
         def appended() -> Any:
@@ -92,7 +92,7 @@ class Pipeline:
         return materialize([appended], resources=resources, instance=self.instance, raise_on_error=False).success
 
     def read(self, table: str, *, columns: list[str] | None, **run: Any) -> Mapping[str, Any]:
-        """Materialize an asset that loads a partition; seconds of the IO manager, and what it loaded."""
+        """Materialize an asset that loads a partition; return the seconds of the IO manager and the rows."""
         upstream = self._daily(table, lambda _: None)
         loaded: list[pa.Table] = []
         settings = {} if columns is None else {"columns": columns}

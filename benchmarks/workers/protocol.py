@@ -1,4 +1,4 @@
-"""What a worker speaks: one JSON object a line, a request on its input, an answer on its output.
+"""The workers' protocol: one JSON object per line, requests on stdin, responses on stdout.
 
 A worker times the operation itself, so neither its start nor its imports count. Standard library
 only: the peer's environment has none of ours.
@@ -15,13 +15,13 @@ Operation = Callable[..., Mapping[str, Any]]
 
 
 def serve(operations: Mapping[str, Operation]) -> None:
-    """Answer requests until there are no more; an operation that fails ends the worker."""
+    """Serve requests until the end of input; a failed operation ends the worker."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    # Whatever else is printed here, by Dagster or a JVM, must not look like an answer.
+    # Other output, of Dagster or a JVM, must not be taken for a response.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:
         request = json.loads(line)
-        # Whoever comes next shall not clean up after the one before.
+        # Garbage of this operation must not count for the next one.
         gc.collect()
         answer = operations[request["operation"]](**request["arguments"])
         answers.write(json.dumps(answer) + "\n")

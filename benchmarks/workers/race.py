@@ -1,4 +1,4 @@
-"""Many processes that write into one table at the same moment, forked from one that has imported everything."""
+"""Many processes that write to one table at the same time, forked from one that has imported everything."""
 
 import json
 import multiprocessing
@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 600
 
 
 def race(append: Callable[[pa.Table], bool], *, writers: int, each: int) -> Mapping[str, Any]:
-    """Let every writer append so often; how long that took, and which writes say that they are in.
+    """Let every writer append several times; return the duration and the writes that reported success.
 
     A write is known by its number, which is also the day of its rows.
     """

@@ -1,4 +1,4 @@
-"""PyIceberg as one would write it by hand, and the limit: the same rows as plain Parquet files. Nothing of ours."""
+"""PyIceberg by hand, and the limit: the same rows as plain Parquet files. Does not import this package."""
 
 import itertools
 import time
@@ -24,7 +24,7 @@ from benchmarks.workers.rows import daily_rows, day_of, orders_of, wide_rows
 from benchmarks.workers.streaming import time_stream
 
 _CATALOGS: dict[str, SqlCatalog] = {}
-# What PyIceberg writes unless told otherwise.
+# PyIceberg's defaults.
 _COMPRESSION: Any = {"compression": "zstd", "compression_level": 3}
 _ROW_GROUP = 1024 * 1024
 _FILES_PER_COMMIT, _WIDE = 50, 30
@@ -38,7 +38,7 @@ def open_catalog(lake: Mapping[str, str]) -> SqlCatalog:
 
 
 def _in_a_run(table: str, number: int, work: Callable[[], object]) -> Mapping[str, Any]:
-    """Seconds of something that an asset does itself."""
+    """Seconds of an asset's own storage code."""
     return Pipeline(mem_io_manager, Stopwatch()).by_hand(table, work, day=day_of(number).isoformat())
 
 
@@ -56,7 +56,7 @@ def write_partition(lake: Mapping[str, str], table: str, number: int, rows: int)
 def read_partition(
     lake: Mapping[str, str], table: str, number: int, columns: list[str] | None, *, seen: bool
 ) -> Mapping[str, Any]:
-    """Load one day, with a catalog that is open or with a new one."""
+    """Load one day, with an open catalog or a new one."""
     known, found = open_catalog(lake), list[pa.Table]()
 
     def read() -> None:
@@ -87,11 +87,11 @@ def stream(lake: Mapping[str, str], table: str, total_bytes: int, batch_rows: in
 
 
 def stream_parquet(folder: str, total_bytes: int, batch_rows: int) -> Mapping[str, Any]:
-    """Write the same stream as a file: what cannot be undercut."""
+    """Write the same stream as a file: the lower limit."""
 
     def write(reader: pa.RecordBatchReader) -> None:
         with pq.ParquetWriter(Path(folder) / "limit.parquet", reader.schema, **_COMPRESSION) as file:
-            # Row groups as large as `write_table` makes them; one for each batch would take longer.
+            # Row groups of the size of `write_table`; one per batch would take longer.
             batches = max(1, _ROW_GROUP // batch_rows)
             while group := list(itertools.islice(reader, batches)):
                 file.write_table(pa.Table.from_batches(group))
@@ -115,7 +115,7 @@ def read_parquet(file: str, columns: list[str] | None) -> Mapping[str, Any]:
 
 
 def measure_tables(lake: Mapping[str, str], tables: list[str]) -> Mapping[str, Any]:
-    """Ask every table for its files, manifests and snapshots: what a script that looks after tables begins with."""
+    """Inspect files, manifests and snapshots of every table, as a maintenance script would."""
     catalog = open_catalog(lake)
     started = time.perf_counter()
     files = 0
@@ -128,7 +128,7 @@ def measure_tables(lake: Mapping[str, str], tables: list[str]) -> Mapping[str, A
 
 
 def fill_small_files(lake: Mapping[str, str], table: str, files: int, file_bytes: int) -> Mapping[str, Any]:
-    """Make a table of so many files of about that size. PyIceberg counts bytes in memory, so it can be told exactly."""
+    """Create a table with a number of files of about the given size."""
     rows = _rows_in(file_bytes)
     one_file = wide_rows(0, rows, _WIDE)
     split = {TableProperties.WRITE_TARGET_FILE_SIZE_BYTES: str(one_file.nbytes)}
@@ -144,7 +144,7 @@ def write_together(lake: Mapping[str, str], table: str, writers: int, each: int)
     """Append from many processes at once."""
 
     def append(rows: pa.Table) -> bool:
-        # After a fork everybody needs a connection of their own.
+        # After a fork, every process needs its own connection.
         catalog = SqlCatalog("floe", **lake)
         try:
             catalog.load_table(("bench", table)).append(rows)
@@ -158,7 +158,7 @@ def write_together(lake: Mapping[str, str], table: str, writers: int, each: int)
 
 
 def _rows_in(file_bytes: int) -> int:
-    """How many wide rows make a Parquet file of that size."""
+    """The number of wide rows in a Parquet file of that size."""
     rows = 1_000
     for _ in range(3):
         file = pa.BufferOutputStream()

@@ -1,4 +1,4 @@
-"""The rows that all contenders write: made from their numbers alone, so everybody makes the same.
+"""The rows that all contenders write, derived from their ids, so that all contenders write the same.
 
 Arrow only; the peer's environment has no NumPy.
 """
@@ -8,7 +8,7 @@ from datetime import date, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Ten years of days lie in the past: Dagster knows no partitions of the future.
+# Ten years of days in the past: Dagster has no partitions in the future.
 FIRST_DAY = date(2010, 1, 1)
 _REGIONS = pa.array(["north", "east", "south", "west"])
 _MIX, _POSITIVE = pa.scalar(2654435761), pa.scalar(0x7FFF_FFFF)
@@ -26,7 +26,7 @@ def daily_rows(number: int, count: int, *, version: int = 0) -> pa.Table:
 
 
 def orders(first_id: int, count: int, *, days: int, version: int = 0) -> pa.Table:
-    """Rows with ids in a row, whose days take turns."""
+    """Rows with consecutive ids and alternating days."""
     ids = pa.arange(first_id, first_id + count)
     return orders_of(ids, days=days, version=version)
 

@@ -1,4 +1,4 @@
-"""A long stream of rows, and what writing it costs in time and memory."""
+"""A long stream of rows, and the time and memory of writing it."""
 
 import itertools
 import resource
@@ -18,7 +18,7 @@ _STATUS = Path("/proc/self/status")
 def time_stream(
     write: Callable[[pa.RecordBatchReader], object], *, total_bytes: int, batch_rows: int
 ) -> Mapping[str, Any]:
-    """Write a stream of so many bytes in memory; seconds, and memory above what the process had needed before.
+    """Write a stream of the given size in memory; return the seconds and the additional memory of the process.
 
     The process must not have written one before: the most memory it ever had is all that can be asked for.
     """
@@ -29,7 +29,7 @@ def time_stream(
 
 
 def _open_stream(total_bytes: int, batch_rows: int) -> pa.RecordBatchReader:
-    """Batches of a small store again and again, so that making them costs nothing."""
+    """Repeat the same few batches, so that creating them costs nothing."""
     store = [
         orders(number * batch_rows, batch_rows, days=1).combine_chunks().to_batches()[0]
         for number in range(_BATCHES_IN_STORE)
@@ -39,10 +39,10 @@ def _open_stream(total_bytes: int, batch_rows: int) -> pa.RecordBatchReader:
 
 
 def peak_mib() -> float:
-    """The most memory that this process has had."""
+    """The peak memory of this process."""
     try:
         status = _STATUS.read_text()
     except FileNotFoundError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-    # Not ru_maxrss: on Linux a process inherits the most that its parent ever had.
+    # Not ru_maxrss: on Linux a process inherits the peak of its parent.
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024

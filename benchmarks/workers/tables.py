@@ -1,4 +1,4 @@
-"""Tables to work on, made by this package because it is the quickest to make them."""
+"""Tables for the benchmarks, created by this package because it is the fastest."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from pyiceberg.transforms import DayTransform
 from benchmarks.workers.rows import daily_rows, day_of, orders, wide_rows
 from floe_dagster_iceberg import IcebergResource, IcebergTableManager
 
-# The peer writes only into tables whose partition field is called as it would call it.
+# The peer only writes to tables whose partition field has the name that it would choose.
 BY_DAY = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=DayTransform(), name="part_day"))
 _PARTITIONS_PER_COMMIT = 100
 _ROWS_PER_APPEND = 1_000_000
@@ -29,7 +29,7 @@ def open_manager(lake: Mapping[str, str]) -> IcebergTableManager:
 def create(
     lake: Mapping[str, str], table: str, *, partitioned: bool = True, properties: Mapping[str, str] | None = None
 ) -> Mapping[str, Any]:
-    """Make an empty table of orders."""
+    """Create an empty table of orders."""
     spec = BY_DAY if partitioned else UNPARTITIONED_PARTITION_SPEC
     schema = daily_rows(0, 0).schema
     open_manager(lake).create_table(f"bench.{table}", schema, spec, properties=dict(properties or {}))
@@ -37,7 +37,7 @@ def create(
 
 
 def age(lake: Mapping[str, str], table: str, first: int, last: int, rows: int) -> Mapping[str, Any]:
-    """Add one day after the other, each in a commit of its own."""
+    """Add days, one commit each."""
     manager = open_manager(lake)
     for number in range(first, last):
         manager.append(f"bench.{table}", daily_rows(number, rows))
@@ -45,7 +45,7 @@ def age(lake: Mapping[str, str], table: str, first: int, last: int, rows: int) -
 
 
 def churn(lake: Mapping[str, str], table: str, first: int, last: int, days: int) -> Mapping[str, Any]:
-    """Replace one of a few days again and again, so that every snapshot leaves a file that nobody needs any more."""
+    """Replace one of a few days repeatedly, so that every snapshot leaves an unreferenced file."""
     manager = open_manager(lake)
     for number in range(first, last):
         day = number % days
@@ -55,7 +55,7 @@ def churn(lake: Mapping[str, str], table: str, first: int, last: int, days: int)
 
 
 def fill_wide(lake: Mapping[str, str], table: str, days: int, rows: int, columns: int) -> Mapping[str, Any]:
-    """Make a table of many days and columns, a hundred days in a commit."""
+    """Create a table with many days and columns, a hundred days per commit."""
     manager = open_manager(lake)
     manager.create_table(f"bench.{table}", wide_rows(0, 0, columns).schema, BY_DAY)
     for start in range(0, days, _PARTITIONS_PER_COMMIT):
@@ -65,7 +65,7 @@ def fill_wide(lake: Mapping[str, str], table: str, days: int, rows: int, columns
 
 
 def fill_orders(lake: Mapping[str, str], table: str, rows: int, days: int) -> Mapping[str, Any]:
-    """Make a table of orders that lie in files by day."""
+    """Create a table of orders with files by day."""
     create(lake, table)
     manager = open_manager(lake)
     for start in range(0, rows, _ROWS_PER_APPEND):
@@ -74,7 +74,7 @@ def fill_orders(lake: Mapping[str, str], table: str, rows: int, days: int) -> Ma
 
 
 def create_many(lake: Mapping[str, str], tables: Sequence[str], commits: int) -> Mapping[str, Any]:
-    """Make many tables with a few small files and snapshots each."""
+    """Create many tables with a few small files and snapshots each."""
     manager = open_manager(lake)
     for name in tables:
         create(lake, name)

@@ -1,4 +1,4 @@
-"""This package's maintenance at work, on either engine."""
+"""This package's maintenance, on both engines."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ _PLANNED = (
 
 
 class NotDoneError(RuntimeError):
-    """An operation was planned away, so there is nothing to time."""
+    """An operation was skipped, so there is nothing to time."""
 
 
 def compact(lake: Mapping[str, str], table: str, spark: "SparkProvider | None" = None) -> Mapping[str, Any]:
-    """Put small files together, as the default policy does."""
+    """Compact small files with the default policy."""
     done = _maintain(
         lake, MaintenanceOperation.COMPACTION, table, MaintenancePolicy(compaction=CompactionPolicy()), spark
     )
@@ -40,7 +40,7 @@ def compact(lake: Mapping[str, str], table: str, spark: "SparkProvider | None" =
 
 
 def expire(lake: Mapping[str, str], table: str, keep: int) -> Mapping[str, Any]:
-    """Let all snapshots but the newest go, and the files that only they need."""
+    """Expire all snapshots but the newest, with their files."""
     policy = MaintenancePolicy(expiry=ExpiryPolicy(min_snapshots_to_keep=keep))
     done = _maintain(lake, MaintenanceOperation.SNAPSHOT_EXPIRY, table, policy)
     return {"seconds": done.duration.total_seconds(), "files_removed": done.files_removed}
@@ -74,5 +74,5 @@ def _maintain(
 
 
 def _maintenance(lake: Mapping[str, str], spark: "SparkProvider | None" = None) -> TableMaintenance:
-    # What the benchmark made a minute ago shall count as old enough to expire.
+    # Snapshots that are a minute old must be old enough to expire.
     return TableMaintenance(open_manager(lake), spark=spark, clock=lambda: datetime.now(UTC) + timedelta(days=30))

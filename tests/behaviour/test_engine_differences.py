@@ -42,7 +42,7 @@ def versions(warehouse: Warehouse) -> int:
     return len(warehouse.table("items").metadata.metadata_log) + 1
 
 
-def test_frames_that_are_taken(warehouse: Warehouse) -> None:
+def test_accepted_types(warehouse: Warehouse) -> None:
     result = warehouse.run(frames_asset([1, 2]), raise_on_error=False)
 
     assert failure_of(result, "items").endswith(
@@ -86,7 +86,7 @@ def test_changing_a_schema(warehouse: Warehouse) -> None:
     )
 
 
-def test_files_that_partitions_share(warehouse: Warehouse) -> None:
+def test_files_shared_by_partitions(warehouse: Warehouse) -> None:
     @asset(
         partitions_def=StaticPartitionsDefinition(["eu", "us"]),
         metadata=iceberg_settings(partition_expr="region", partition_spec=[]),
@@ -114,7 +114,7 @@ def test_snapshot_ids(warehouse: Warehouse) -> None:
 
 
 @pytest.mark.lakes
-def test_files_of_a_write_that_fails(warehouse: Warehouse, place: Place) -> None:
+def test_files_of_a_failed_write(warehouse: Warehouse, place: Place) -> None:
     items = frames_asset(warehouse.frame({"id": [1]}), warehouse.broken_frame({"id": [2]}))
     warehouse.run(items)
 
@@ -124,7 +124,7 @@ def test_files_of_a_write_that_fails(warehouse: Warehouse, place: Place) -> None
     assert len(orphans) == {"arrow": 0, "spark": 1}[warehouse.engine]
 
 
-def test_upserts_of_rows_that_are_there(warehouse: Warehouse) -> None:
+def test_upserts_of_unchanged_rows(warehouse: Warehouse) -> None:
     rows = warehouse.frame({"id": [1, 2], "name": ["a", "b"]})
     items = frames_asset(rows, rows, upsert_keys="id")
     warehouse.run(items)
@@ -182,7 +182,7 @@ def test_uuids(warehouse: Warehouse) -> None:
     assert kept == UUID(int=7)
 
 
-def test_binaries_of_a_fixed_length(warehouse: Warehouse) -> None:
+def test_fixed_length_binaries(warehouse: Warehouse) -> None:
     kind, kept = stored(warehouse, pa.field("hash", pa.binary(4)), b"abcd")
 
     assert kind == {"arrow": "fixed[4]", "spark": "binary"}[warehouse.engine]

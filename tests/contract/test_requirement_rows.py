@@ -79,5 +79,5 @@ def test_an_unknown_row_is_reported_with_its_place_and_its_neighbours() -> None:
     named = [requirement_rows.Naming("S2-FR-0016", "tests/test_some.py:3")]
 
     assert requirement_rows.unknown_rows(named, ["S2-FR-016", "D1"]) == [
-        "tests/test_some.py:3 names 'S2-FR-0016', which is no row. Close to it: S2-FR-016."
+        "tests/test_some.py:3 names 'S2-FR-0016', which is not a requirement. Similar ids: S2-FR-016."
     ]

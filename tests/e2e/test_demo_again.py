@@ -12,4 +12,4 @@ def test_a_second_run_of_the_demo_commits_nothing(demo: DemoFolder) -> None:
 
     assert len(before) == 12
     assert demo.pointers("bronze", "silver", "gold") == before
-    assert "Nothing had to be built." in printed
+    assert "Everything was up to date." in printed

@@ -1,1 +1,1 @@
-"""What `floe-iceberg init` writes. The files here are copied, never imported."""
+"""The project that `floe-iceberg init` creates. These files are copied, never imported."""

@@ -1,7 +1,7 @@
-"""A lakehouse to begin with: daily orders, what follows from them, and the maintenance of both tables.
+"""A starter project: daily orders, their revenue, and maintenance of both tables.
 
-Assets return Arrow tables and hold no storage code. Where tables live, and how they are
-looked after, is said by .floe/compiled_artifacts.json.
+Assets return Arrow tables and contain no storage code. .floe/compiled_artifacts.json configures
+where tables are stored and how they are maintained.
 """
 
 from datetime import date
@@ -18,7 +18,7 @@ from floe_dagster_iceberg import CompiledArtifacts, create_iceberg_resources
     io_manager_key="iceberg_io_manager",
 )
 def orders(context: dg.AssetExecutionContext) -> pa.Table:
-    """The orders of one day. Running a day again replaces its rows, and no others."""
+    """The orders of one day. Materializing a day again replaces its rows, and no others."""
     day = date.fromisoformat(context.partition_key)
     products = ["tea", "coffee", "cocoa"]
     amounts = [(day.day * (number + 3)) % 7 + 1.5 for number in range(len(products))]
@@ -27,7 +27,7 @@ def orders(context: dg.AssetExecutionContext) -> pa.Table:
 
 @dg.asset(metadata={"iceberg/write_mode": "overwrite"}, io_manager_key="iceberg_io_manager")
 def revenue(orders: pa.Table) -> pa.Table:
-    """The revenue of each day so far, from all orders."""
+    """The revenue per day, from all orders."""
     return orders.group_by("day").aggregate([("amount", "sum")]).sort_by("day")
 
 

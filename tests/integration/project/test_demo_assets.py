@@ -74,5 +74,5 @@ def test_the_calendar_has_every_day_once() -> None:
 
 
 def test_a_calendar_of_too_few_days_says_where_to_begin() -> None:
-    with pytest.raises(SystemExit, match="Begin with 2013-12-22 or before"):
+    with pytest.raises(SystemExit, match="Use 2013-12-22 or earlier"):
         Calendar.since("2013-12-25")
