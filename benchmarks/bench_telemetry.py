@@ -17,7 +17,7 @@ from benchmarks.measure import Effort, Turn
 from benchmarks.results import Curve, Target
 from benchmarks.session import OURS, Session
 
-OFF, ON = "nobody watches", "OpenTelemetry watches"
+OFF, ON = "telemetry off", "telemetry on"
 _TABLES = {OFF: "unwatched", ON: "watched"}
 _DAYS, _ROWS_OF_OLD_DAYS = 30, 100
 _LIMIT = 1.02

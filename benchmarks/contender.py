@@ -24,9 +24,9 @@ class Contender:
     """One worker process, stopped by `close`.
 
     Args:
-        name: What it is called in results.
+        name: Name in the results.
         module: The program, such as `benchmarks.workers.ours`.
-        folder: Where it may leave its log and whatever else it keeps.
+        folder: Folder of its log and other files.
         python: Interpreter of its environment; ours if not given.
     """
 

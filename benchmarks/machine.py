@@ -1,4 +1,4 @@
-"""Where a benchmark ran: what matters to the figures, and nothing that names a person or a path."""
+"""The machine of a benchmark, without names of people or paths."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ _PACKAGES = ("floe-dagster-iceberg", "pyiceberg", "pyarrow", "dagster", "pyspark
 
 
 def machine_facts() -> dict[str, Any]:
-    """Processor, memory, versions, and how busy the machine is at this moment."""
+    """Processor, memory, versions, and the current load of the machine."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),

@@ -15,10 +15,10 @@ class Effort:
     """How often contenders take a turn.
 
     Attributes:
-        rounds: Rounds that are wanted.
-        least: Rounds that are done however long they take.
-        seconds: Time after which no further round is begun.
-        warm_ups: Rounds before that, which do not count.
+        rounds: Number of rounds.
+        least: Minimum number of rounds, however long they take.
+        seconds: Time after which no further round starts.
+        warm_ups: Rounds beforehand, which do not count.
     """
 
     rounds: int = 9

@@ -98,13 +98,13 @@ class Session:
         """Let contenders take turns at every size.
 
         Args:
-            title: What is the same at all sizes.
+            title: What all sizes have in common.
             axis: What the sizes count.
             sizes: The sizes.
-            turns: Prepares a size; what each contender does there. The peer's turn is left out if it takes no part.
-            effort: How often, perhaps depending on the size.
-            after: Called when a size is done, while the contenders' tables are as they left them.
-            units: What the turns measure, and its unit; seconds if not given.
+            turns: Prepares a size and returns the contenders' turns. The peer's is skipped if it does not take part.
+            effort: Number of rounds, optionally depending on the size.
+            after: Called after each size, before the contenders' tables are reset.
+            units: The measured quantities and their units; default: seconds.
 
         Returns:
             One curve for each unit.

@@ -17,7 +17,7 @@ def ensure_peer() -> Path:
     """The peer's interpreter; the first call installs it, which takes a minute.
 
     Raises:
-        subprocess.CalledProcessError: It could not be installed; uv has said why.
+        subprocess.CalledProcessError: It could not be installed; see uv's output.
     """
     environment = _cache() / f"peer-{_fingerprint()}"
     python, ready = environment / "bin" / "python", environment / ".ready"

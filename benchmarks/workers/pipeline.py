@@ -1,6 +1,6 @@
 """The Dagster assets to measure an IO manager with, and its stopwatch.
 
-Public Dagster only, so that it means the same to ours and to the peer's.
+Uses only public Dagster APIs, so that it works for both our IO manager and the peer's.
 """
 
 import time

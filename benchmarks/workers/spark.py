@@ -1,7 +1,7 @@
 """Spark, through this package and by hand, in one session.
 
-By hand means the statements that somebody would write who knows Iceberg well. They run with the same
-conf, on the same warm JVM, so a difference is what the package adds or saves.
+By hand means the statements that an Iceberg expert would write. They run with the same configuration
+in the same warm JVM, so that a difference is due to the package.
 """
 
 import os
