@@ -37,7 +37,7 @@ services: setup ## Start PostgreSQL, S3, a REST catalog, a Polaris-like gateway 
 test: setup ## Run the tests, except slow ones (ARGS="-k name" selects some)
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not e2e" $(ARGS)
 
-test-lakes: setup ## Run the tests marked lakes on PostgreSQL, REST and S3 (LAKES=rest selects one)
+test-lakes: setup ## Run the tests that depend on catalog or storage on PostgreSQL, REST and S3 (LAKES=rest selects one)
 	@for lake in $(LAKES); do \
 		$(BIN)/pytest -n 2 --dist loadfile -m "lakes and not slow" --lake=$$lake \
 			tests/behaviour tests/integration/manager $(ARGS) || exit 1; done
