@@ -1,9 +1,9 @@
-"""PyIceberg's REST catalog with bounded HTTP. The only module of this folder that touches private parts of PyIceberg.
+"""PyIceberg's REST catalog with bounded HTTP.
 
 `RestCatalog` offers no way to set time-outs, so some of its private members are used:
 `_create_session`, `_load_file_io` and `_response_to_staged_table` are extended,
 `_resolve_storage_credentials` is called, `_auth_manager` is assigned.
-`tests/contract/test_plugins_pyiceberg_internals.py` fails when PyIceberg changes one of them.
+`tests/contract/test_pyiceberg_contract.py` fails when PyIceberg changes one of them.
 """
 
 import threading

@@ -37,10 +37,6 @@ def test_the_rest_catalog_makes_its_sessions_and_file_ios_where_we_hook_in() -> 
     assert source.count("load_file_io(merged_properties, location)") == 1
     assert "self._auth_manager: AuthManager | None = None" in inspect.getsource(RestCatalog.__init__)
     assert "_response_to_staged_table" in inspect.getsource(RestCatalog.create_table_transaction)
-    assert list(inspect.signature(RestCatalog._resolve_storage_credentials).parameters) == [
-        "storage_credentials",
-        "location",
-    ]
 
 
 def test_the_rest_catalog_still_sends_every_request_through_its_session() -> None:
