@@ -40,7 +40,7 @@ def test_an_operation_that_is_switched_off_is_blocked(manager: IcebergTableManag
     plan = TableMaintenance(manager).plan(MaintenanceOperation.COMPACTION, ORDERS, off)
 
     assert plan.reason is PlanReason.BLOCKED
-    assert "policy switches it off" in plan.blocked_by
+    assert "policy disables it" in plan.blocked_by
 
 
 def test_an_operation_waits_for_its_interval(manager: IcebergTableManager) -> None:
