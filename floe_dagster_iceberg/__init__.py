@@ -106,7 +106,7 @@ _HOMES = {
     "IcebergSparkResource": "spark_resource",
     "IcebergTableManager": "table.manager",
     "SparkIcebergIOManager": "io_managers.spark",
-    "build_health_checks": "maintenance.checks",
+    "build_health_checks": "maintenance.health_checks",
     "build_maintenance_definitions": "maintenance.definitions",
     "create_iceberg_resources": "factory",
     "create_io_manager": "io_managers.build",

@@ -96,7 +96,7 @@ def _build_schedule(which: MaintenanceOperation, job: Any, settings: ScheduleSet
             execution_timezone=settings.timezone,
             default_status=DefaultScheduleStatus.RUNNING if settings.enabled else DefaultScheduleStatus.STOPPED,
             execution_fn=request_run,
-            description=f"Materializes {maintenance_key(which).to_user_string()}, unless it is already being materialized.",
+            description=f"Materializes {maintenance_key(which).to_user_string()}, unless a run is in progress.",
         )
     except DagsterInvalidDefinitionError as error:
         raise ValidationError(

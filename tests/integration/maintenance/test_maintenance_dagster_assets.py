@@ -269,7 +269,7 @@ def test_when_the_time_is_up_no_further_table_is_begun(neglected: NeglectedLake)
     metadata = metadata_of(run_asset(definitions(neglected, policy), "compaction"), "compaction")
 
     assert metadata["iceberg/tables_skipped"] >= 1
-    assert "its turn comes with the next run" in metadata["iceberg/results"]
+    assert "the next run continues" in metadata["iceberg/results"]
 
 
 def test_progress_is_in_the_log(neglected: NeglectedLake) -> None:

@@ -187,7 +187,7 @@ def test_a_check_of_a_table_that_is_not_there_passes(neglected: NeglectedLake) -
 
     [evaluation] = run.get_asset_check_evaluations()
     assert evaluation.passed
-    assert evaluation.description == "Table 'bronze.orders' is not there yet."
+    assert evaluation.description == "Table 'bronze.orders' does not exist yet."
 
 
 def test_a_check_that_cannot_look_warns_and_does_not_fail_the_run(

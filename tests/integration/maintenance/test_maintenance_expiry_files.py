@@ -109,7 +109,7 @@ def test_every_batch_of_deletions_looks_at_the_newest_metadata_first(
 
     def add_one_again(told: str) -> None:
         left = {path for path in old if path.exists()}
-        if "files looked at" in told and left and not rescued:
+        if "files checked" in told and left and not rescued:
             rescued.add(path := left.pop())
             manager.load_table(ORDERS).add_files([f"file://{path}"])
 

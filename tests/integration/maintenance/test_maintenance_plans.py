@@ -40,7 +40,7 @@ def test_an_operation_that_is_switched_off_is_blocked(manager: IcebergTableManag
     plan = TableMaintenance(manager).plan(MaintenanceOperation.COMPACTION, ORDERS, off)
 
     assert plan.reason is PlanReason.BLOCKED
-    assert "policy switches it off" in plan.blocked_by
+    assert "policy disables it" in plan.blocked_by
 
 
 def test_an_operation_waits_for_its_interval(manager: IcebergTableManager) -> None:
@@ -58,7 +58,7 @@ def test_an_operation_waits_for_its_interval(manager: IcebergTableManager) -> No
 
     assert (first.status, late.status) == (MaintenanceStatus.DONE, MaintenanceStatus.DONE)
     assert (soon.status, soon.plan.reason) == (MaintenanceStatus.SKIPPED, PlanReason.MIN_INTERVAL)
-    assert "waits 1 hour in between" in soon.plan.summary
+    assert "min_interval is 1 hour" in soon.plan.summary
 
 
 @pytest.mark.parametrize(
