@@ -38,7 +38,9 @@ class Operation:
 
     def tell(self, told: Mapping[str, Any]) -> None:
         """Add what has become known; None is nothing known."""
-        self.told.update((name, value) for name, value in told.items() if value is not None)
+        for name, value in told.items():
+            if value is not None:
+                self.told[name] = value
 
     def fail(self, error: BaseException) -> None:
         """Let the operation end as failed, although it returns."""
