@@ -180,7 +180,7 @@ class EncoderPool:
         self._pool, self._at_work = None, set()
 
 
-def inner_null_error(error: pa.ArrowInvalid) -> Exception:
+def inner_null_error(error: Exception) -> Exception:
     """What to raise for an error of Arrow's: columns are checked for NULL before, so it is about a field inside one."""
     if "non-nullable" not in str(error):
         return error
