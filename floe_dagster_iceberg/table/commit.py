@@ -204,7 +204,9 @@ def _commit(
             with _outcome_unknown(name, snapshot_id) if response_lost else nullcontext():
                 raise result
         if spent:
-            raise _exhausted(name, attempts, snapshot_id, result) from result
+            # After a conflict over a table that is gone again, an earlier attempt may still create it.
+            refused = isinstance(target, Table) or not response_lost
+            raise _exhausted(name, attempts, snapshot_id, result, refused=refused) from result
 
 
 @contextmanager
@@ -293,8 +295,10 @@ def _look(
     return table, landed
 
 
-def _exhausted(name: str, attempts: int, snapshot_id: int | None, failure: FloeStorageError) -> FloeStorageError:
-    if isinstance(failure, CommitConflictError):
+def _exhausted(
+    name: str, attempts: int, snapshot_id: int | None, failure: FloeStorageError, *, refused: bool
+) -> FloeStorageError:
+    if refused and isinstance(failure, CommitConflictError):
         return CommitConflictError(name, attempts=attempts, reason=failure.reason)
     reason = failure.details.get("reason", "no response")
     return CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=str(reason))

@@ -127,9 +127,11 @@ class Telemetry:
         facts: dict[str, Any] = {names.OPERATION: name}
         if parent is not None:
             # What is true of every part of an operation: the catalog, and the run it is done for.
-            for key, value in parent.told.items():
-                if key == names.CATALOG or key.startswith(names.DAGSTER):
-                    facts[key] = value
+            facts |= {
+                key: value
+                for key, value in parent.told.items()
+                if key == names.CATALOG or key.startswith(names.DAGSTER)
+            }
         facts |= {**self.known, **(told or {})}
         span = _start_span(tracer, f"{prefix}.{name}")
         operation = Operation(f"{prefix}.{name}", span, tracer, facts)
