@@ -92,11 +92,14 @@ class _Settings(FrozenModel):
 
     @classmethod
     def _read(cls, metadata: Mapping[str, Any], owner: str) -> Self:
-        known = cls.metadata_keys()
-        if unknown := [key for key in metadata if key.startswith(PREFIX) and key not in known]:
-            raise ValidationError(_unknown_key_message(unknown[0], cls, owner))
+        known, given = cls.metadata_keys(), dict[str, Any]()
+        for key, value in metadata.items():
+            if key in known:
+                given[key] = value
+            elif key.startswith(PREFIX):
+                raise ValidationError(_unknown_key_message(key, cls, owner))
         try:
-            return cls.model_validate({key: value for key, value in metadata.items() if key in known})
+            return cls.model_validate(given)
         except pydantic.ValidationError as error:
             raise ValidationError(f"Metadata of {owner} is not valid: {_reasons(error, cls)}.") from error
 

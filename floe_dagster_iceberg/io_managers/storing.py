@@ -42,8 +42,13 @@ def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, dat
     with telemetry_of(context).operation("handle_output", known) as operation:
         write = build_table_write(io_manager, context)
         strategy = CommitStrategy.MERGE_COMMIT if write.merge_manifests else CommitStrategy.FAST_APPEND
-        operation.tell({names.WRITE_MODE: write.mode.value, names.COMMIT_STRATEGY: strategy.value})
-        operation.tell(describe_table(write.table))
+        operation.tell(
+            {
+                **describe_table(write.table),
+                names.WRITE_MODE: write.mode.value,
+                names.COMMIT_STRATEGY: strategy.value,
+            }
+        )
         engine = _engine_for(io_manager, data, context)
         operation.tell({names.ENGINE: engine.name})
         result = engine.write(data, write)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain, product
+from itertools import product
 from typing import TypeAlias
 
 from dagster import (
@@ -81,11 +81,10 @@ def build_slice(
     dimensions = resolve_dimensions(
         partitions_def, partition_expr=partition_expr, partition_column=partition_column, asset=asset
     )
-    conjunctions = (
-        product(*(_constraints(dimension, part) for dimension, part in zip(dimensions, block, strict=True)))
-        for block in _blocks(partitions_def, keys)
-    )
-    return PartitionSlice(any_of=tuple(chain.from_iterable(conjunctions)))
+    conjunctions: list[tuple[Constraint, ...]] = []
+    for block in _blocks(partitions_def, keys):
+        conjunctions += product(*map(_constraints, dimensions, block))
+    return PartitionSlice(any_of=tuple(conjunctions))
 
 
 def partitions_def_of(context: OutputContext | InputContext) -> PartitionsDefinition | None:
@@ -151,11 +150,13 @@ class _Run:
 
 
 def _unbroken_runs(partitions_def: TimeWindowPartitionsDefinition, keys: frozenset[str]) -> list[_Run]:
-    windows = ((partitions_def.time_window_for_partition_key(key), key) for key in keys)
-    # Instants in UTC: local times of one zone compare by the clock on the wall, which repeats an hour a year.
-    instants = sorted((window.start.astimezone(UTC), window.end.astimezone(UTC), key) for window, key in windows)
+    instants: list[tuple[datetime, datetime, str]] = []
+    for key in keys:
+        window = partitions_def.time_window_for_partition_key(key)
+        # Instants in UTC: local times of one zone compare by the clock on the wall, which repeats an hour a year.
+        instants.append((window.start.astimezone(UTC), window.end.astimezone(UTC), key))
     runs: list[_Run] = []
-    for start, end, key in instants:
+    for start, end, key in sorted(instants):
         if not runs or runs[-1].end < start:
             runs.append(_Run(start, end, []))
         runs[-1].end = max(runs[-1].end, end)

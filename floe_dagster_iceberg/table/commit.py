@@ -31,8 +31,8 @@ from floe_dagster_iceberg.models import IcebergTableManagerConfig, TableIdentifi
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import CreateTransaction, TableTransaction
 from floe_dagster_iceberg.table.names import table_name
-from floe_dagster_iceberg.telemetry import Operation, describe_table, traced_step
 from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import describe_table, step
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
 _SHORTEST_WAIT_SECONDS = 0.02
@@ -126,15 +126,6 @@ def load_table_or_none(catalog: Catalog, identifier: TableIdentifier) -> Table |
         return None
 
 
-def _describe(target: Table | NewTable, *_: object, **__: object) -> dict[str, Any]:
-    return describe_table(target.name())
-
-
-def _tell_attempts(operation: Operation, committed: Committed) -> None:
-    operation.tell({names.ATTEMPTS: committed.attempts})
-
-
-@traced_step("commit", _describe, report=_tell_attempts)
 def commit(
     target: Table | NewTable,
     stage: Callable[[Any], None],
@@ -165,6 +156,21 @@ def commit(
         CommitOutcomeUnknownError: The catalog went away and nobody can say whether the commit landed.
     """
     name = table_name(target)
+    with step("commit", describe_table(name)) as operation:
+        committed = _commit(target, name, stage, budget, snapshot_id=snapshot_id, on_lost_response=on_lost_response)
+        operation.tell({names.ATTEMPTS: committed.attempts})
+        return committed
+
+
+def _commit(
+    target: Table | NewTable,
+    name: str,
+    stage: Callable[[Any], None],
+    budget: CommitBudget,
+    *,
+    snapshot_id: int | None,
+    on_lost_response: Callable[[], None] | None,
+) -> Committed:
     attempts, waited = 0, 0.0
     # Of every attempt: a commit that landed may be answered by a conflict, when something on the way sent it twice.
     sent: set[str] = set()
@@ -198,7 +204,9 @@ def commit(
             with _outcome_unknown(name, snapshot_id) if response_lost else nullcontext():
                 raise result
         if spent:
-            raise _exhausted(name, attempts, snapshot_id, result) from result
+            # After a conflict over a table that is gone again, an earlier attempt may still create it.
+            refused = isinstance(target, Table) or not response_lost
+            raise _exhausted(name, attempts, snapshot_id, result, refused=refused) from result
 
 
 @contextmanager
@@ -287,8 +295,10 @@ def _look(
     return table, landed
 
 
-def _exhausted(name: str, attempts: int, snapshot_id: int | None, failure: FloeStorageError) -> FloeStorageError:
-    if isinstance(failure, CommitConflictError):
+def _exhausted(
+    name: str, attempts: int, snapshot_id: int | None, failure: FloeStorageError, *, refused: bool
+) -> FloeStorageError:
+    if refused and isinstance(failure, CommitConflictError):
         return CommitConflictError(name, attempts=attempts, reason=failure.reason)
     reason = failure.details.get("reason", "no response")
     return CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=str(reason))

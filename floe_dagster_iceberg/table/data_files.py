@@ -20,7 +20,7 @@ from pyiceberg.types import StructType
 from floe_dagster_iceberg.errors import SchemaEvolutionError, ValidationError
 from floe_dagster_iceberg.table._pyiceberg import project_batch
 from floe_dagster_iceberg.table.arrow_rows import ArrowRows, RowFilter
-from floe_dagster_iceberg.table.file_lanes import DataFileFactory, EncoderPool, RollingFileWriter, refusing_inner_nulls
+from floe_dagster_iceberg.table.file_lanes import DataFileFactory, EncoderPool, RollingFileWriter, inner_null_error
 from floe_dagster_iceberg.table.partition_split import Partition, PartitionSplitter
 from floe_dagster_iceberg.table.stored_files import delete_files
 
@@ -185,9 +185,11 @@ class DataFileWriter:
         for struct in structs:
             batch = batch.append_column(struct, pa.array([None] * batch.num_rows, struct.type))
         projected = project_batch(batch, batch_schema=batch_schema, table_schema=self._schema)
-        with refusing_inner_nulls():
+        try:
             # Columns come as string or large_string, whatever they were read or filled in as.
             return projected.cast(self._arrow_schema)
+        except pa.ArrowInvalid as error:
+            raise inner_null_error(error) from None
 
     def _split(self) -> None:
         rows = pa.Table.from_batches(self._unsplit, schema=self._arrow_schema).combine_chunks()

@@ -4,9 +4,8 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
@@ -105,8 +104,10 @@ class RollingFileWriter:
             self._file = self._files.start(self._partition, rows)
         _, writer = self._file
         before = bytes_written(writer)
-        with refusing_inner_nulls():
+        try:
             writer.write(rows)
+        except pa.ArrowInvalid as error:
+            raise inner_null_error(error) from None
         after = bytes_written(writer)
         # Half a row group too small is as far from the target as half a row group too large.
         if after + (after - before) // 2 >= self._files.target_bytes:
@@ -179,15 +180,11 @@ class EncoderPool:
         self._pool, self._at_work = None, set()
 
 
-@contextmanager
-def refusing_inner_nulls() -> Iterator[None]:
-    """Columns are checked for NULL before; what Arrow still finds is in a field inside a column."""
-    try:
-        yield
-    except pa.ArrowInvalid as error:
-        if "non-nullable" not in str(error):
-            raise
-        raise SchemaEvolutionError(
-            f"A field that is required inside its column holds NULL ({error}). "
-            "Fill it, or make the field optional with evolve_schema()."
-        ) from None
+def inner_null_error(error: Exception) -> Exception:
+    """What to raise for an error of Arrow's: columns are checked for NULL before, so it is about a field inside one."""
+    if "non-nullable" not in str(error):
+        return error
+    return SchemaEvolutionError(
+        f"A field that is required inside its column holds NULL ({error}). "
+        "Fill it, or make the field optional with evolve_schema()."
+    )

@@ -35,15 +35,13 @@ class CheckedFilter:
     expression: BooleanExpression
 
 
-def to_row_filter(table: Table, row_filter: RowFilter | CheckedFilter) -> BooleanExpression:
+def to_row_filter(table: Table, row_filter: RowFilter) -> BooleanExpression:
     """A PyIceberg expression whose columns and literals fit the table.
 
     Raises:
         ValidationError: The text is no filter, a column is not there, or a literal is of another type.
             The message names columns, never the filter's values.
     """
-    if isinstance(row_filter, CheckedFilter):
-        return row_filter.expression
     name = table_name(table)
     if isinstance(row_filter, str):
         try:

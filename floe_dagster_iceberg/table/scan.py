@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, Table
@@ -150,7 +150,13 @@ def _data_scan(
     limit: int | None,
 ) -> DataScan:
     name = table_name(table)
-    where = AlwaysTrue() if row_filter is None else to_row_filter(table, row_filter)
+    match row_filter:
+        case None:
+            where: BooleanExpression = AlwaysTrue()
+        case CheckedFilter(expression):
+            where = expression
+        case _:
+            where = to_row_filter(table, row_filter)
     if isinstance(columns, str):
         raise ValidationError(f"Columns of '{name}' are given as a list of names, like ['{columns}'].", table=name)
     if limit is not None and limit < 0:

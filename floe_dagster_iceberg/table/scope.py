@@ -45,13 +45,14 @@ class PartitionCheck:
 
     def __init__(self, scope: RowScope, table: str, schema: Schema) -> None:
         self._scope, self._table, self._schema = scope, table, schema
+        self._checks_nothing = scope.rows.is_all_rows
         self.rows_outside = self.rows_dropped = self._null_rows = 0
 
     def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch that may be written."""
-        scope = self._scope
-        if scope.rows is ALL_ROWS or scope.rows.is_all_rows:
+        if self._checks_nothing:
             return batch
+        scope = self._scope
         found = match_rows(scope.rows, batch, self._schema, naive_timezone=scope.naive_timezone)
         self.rows_outside += found.rows_outside
         self._null_rows += found.null_rows

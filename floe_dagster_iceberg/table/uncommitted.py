@@ -25,8 +25,7 @@ class Outcome:
     as the table stays as it was, whatever becomes of the attempts after it.
     """
 
-    def __init__(self) -> None:
-        self._sent = self._response_lost = False
+    _sent = _response_lost = False
 
     def next_attempt(self) -> None:
         """An attempt begins; nothing of it is sent."""
@@ -58,7 +57,6 @@ class UncommittedFiles(Outcome):
     """
 
     def __init__(self, table: str, io: FileIO) -> None:
-        super().__init__()
         self._table, self._io = table, io
         self._kept: list[DataFileWriter] = []
         self._of_attempt: list[DataFileWriter] = []

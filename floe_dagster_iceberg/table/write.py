@@ -140,7 +140,8 @@ def write_rows(
     for attempt in range(1, budget.retries + 2):
         try:
             with UncommittedFiles(name, table.io) as files, translated(table.catalog.name, table=name):
-                return _WriteRun(table, rows, write, files, snapshot_id=snapshot_id, prepared=prepared).run(budget)
+                run = _WriteRun(table, name, rows, write, files)
+                return run.commit(budget, snapshot_id, prepared)
         except _SchemaMovedError:
             if not rows.replayable or attempt > budget.retries:
                 break
@@ -154,61 +155,44 @@ def write_rows(
 class _WriteRun:
     """One run of a write against the schema that the table has now."""
 
-    def __init__(
-        self,
-        table: Table,
-        rows: ArrowRows,
-        write: TableWrite,
-        files: UncommittedFiles,
-        *,
-        snapshot_id: int,
-        prepared: PreparedFiles | None,
-    ) -> None:
-        self._table, self._rows, self._write, self._files = table, rows, write, files
-        self._snapshot_id = snapshot_id
-        self._name = name = str(write.table)
-        base = head_of(table.metadata, write.branch, name)
-        self._base_id = base.snapshot_id if base is not None else None
-        self._planned_on, self._target = table.metadata, table.metadata
+    def __init__(self, table: Table, name: str, rows: ArrowRows, write: TableWrite, files: UncommittedFiles) -> None:
+        self._table, self._name, self._rows, self._write, self._files = table, name, rows, write, files
+        self._head = head_of(table.metadata, write.branch, name)
+        self._planned_on = self._target = table.metadata
         self._changes = self._reconcile(table.metadata)
         if self._changes:
             planned = TableTransaction(table)
             apply_changes(name, planned, self._changes)
             self._target = planned.table_metadata
+        self._check = PartitionCheck(write.scope, name, self._target.schema())
         self._source: pa.Table | None = None
-        if prepared is None or write.mode is WriteMode.UPSERT:
-            self._check = PartitionCheck(write.scope, name, self._target.schema())
-            self._prepare(rows.sorted_by(write.sort_by))
-        else:
+
+    def commit(self, budget: CommitBudget, snapshot_id: int, prepared: PreparedFiles | None) -> TableWriteResult:
+        """Write the files, unless they are prepared already, and commit them."""
+        if prepared is not None:
             self._target, self._writer, self._check = prepared.metadata, prepared.writer, prepared.check
-
-    def _prepare(self, rows: ArrowRows) -> None:
-        """Do what needs doing once, however often the commit is planned."""
-        write, schema = self._write, self._target.schema()
-        if write.mode is WriteMode.UPSERT:
-            self._source = rows.to_table(self._check.filter)
+        elif self._write.mode is WriteMode.UPSERT:
+            self._source = self._rows.sorted_by(self._write.sort_by).to_table(self._check.filter)
             self._check.finish()
-            check_keys(self._name, schema, self._source, write.keys)
-            return
-        self._writer = self._files.open_writer(self._target, sort_by=write.sort_by)
-        self._writer.write(rows, self._check.filter)
-        self._check.finish()
-        # They are encoded while the commit is being planned.
-        self._writer.begin_finish()
-
-    def run(self, budget: CommitBudget) -> TableWriteResult:
+            check_keys(self._name, self._target.schema(), self._source, self._write.keys)
+        else:
+            self._writer = self._files.open_writer(self._target, sort_by=self._write.sort_by)
+            self._writer.write(self._rows.sorted_by(self._write.sort_by), self._check.filter)
+            self._check.finish()
+            # They are encoded while the commit is being planned.
+            self._writer.begin_finish()
         committed = commit(
             self._table,
-            self._stage,
+            partial(self._stage, snapshot_id),
             budget=budget,
-            snapshot_id=self._snapshot_id,
+            snapshot_id=snapshot_id,
             on_lost_response=self._files.response_lost,
         )
         if not committed.committed_by_this_process:
             self._files.discard()
         return TableWriteResult(
             committed.table,
-            committed_snapshot(committed, self._snapshot_id),
+            committed_snapshot(committed, snapshot_id),
             rows=self._writer.rows if self._source is None else self._source.num_rows,
             attempts=committed.attempts,
             schema_changes=tuple(map(str, self._changes)),
@@ -217,12 +201,13 @@ class _WriteRun:
             deduplicated=not committed.committed_by_this_process,
         )
 
-    def _stage(self, transaction: TableTransaction) -> None:
-        write = self._write
+    def _stage(self, snapshot_id: int, transaction: TableTransaction) -> None:
+        write, head = self._write, self._head
         self._files.next_attempt()
         metadata, changes = transaction.table_metadata, self._changes
         if metadata is not self._planned_on:
             changes = self._reconcile(metadata)
+            head = head_of(metadata, write.branch, self._name)
         if changes:
             apply_changes(self._name, transaction, changes)
             metadata = transaction.table_metadata
@@ -233,7 +218,6 @@ class _WriteRun:
             raise _SchemaMovedError
         if write.properties:
             stage_properties(transaction, write.properties)
-        head = head_of(metadata, write.branch, self._name)
         fork_branch(transaction, write.branch, head)
         where = AlwaysFalse() if write.mode is WriteMode.APPEND else write.scope.expression(metadata.schema())
         planned = self._plan(metadata, head, where)
@@ -241,13 +225,14 @@ class _WriteRun:
             transaction,
             planned,
             operation=planned.operation,
-            snapshot_id=self._snapshot_id,
+            snapshot_id=snapshot_id,
             snapshot_properties=write.summary_properties,
             branch=write.branch,
             merge_manifests=write.merge_manifests,
         )
         if write.mode is WriteMode.OVERWRITE:
-            producer.validate_since(self._base_id, row_filter=where)
+            base_id = None if self._head is None else self._head.snapshot_id
+            producer.validate_since(base_id, row_filter=where)
         producer.commit()
         self._files.send()
 

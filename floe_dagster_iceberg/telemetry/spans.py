@@ -38,7 +38,9 @@ class Operation:
 
     def tell(self, told: Mapping[str, Any]) -> None:
         """Add what has become known; None is nothing known."""
-        self.told.update((name, value) for name, value in told.items() if value is not None)
+        for name, value in told.items():
+            if value is not None:
+                self.told[name] = value
 
     def fail(self, error: BaseException) -> None:
         """Let the operation end as failed, although it returns."""
@@ -122,8 +124,15 @@ class Telemetry:
         """
         parent = _running.get()
         tracer = self._tracer or (None if parent is None else parent.tracer)
-        inherited = {} if parent is None else _inherited(parent.told)
-        facts = {names.OPERATION: name, **inherited, **self.known, **(told or {})}
+        facts: dict[str, Any] = {names.OPERATION: name}
+        if parent is not None:
+            # What is true of every part of an operation: the catalog, and the run it is done for.
+            facts |= {
+                key: value
+                for key, value in parent.told.items()
+                if key == names.CATALOG or key.startswith(names.DAGSTER)
+            }
+        facts |= {**self.known, **(told or {})}
         span = _start_span(tracer, f"{prefix}.{name}")
         operation = Operation(f"{prefix}.{name}", span, tracer, facts)
         outer, token = _running.set(operation), otel_context.attach(trace.set_span_in_context(span))
@@ -136,11 +145,10 @@ class Telemetry:
         finally:
             otel_context.detach(token)
             _running.reset(outer)
-            self._finish(operation, error, time.perf_counter() - started, is_logged=is_logged)
-
-    def _finish(self, operation: Operation, error: BaseException | None, seconds: float, *, is_logged: bool) -> None:
-        operation.tell({name: value for name, value in self.known.items() if name not in operation.told})
-        operation.finish(error, seconds, self._logger, is_logged=is_logged)
+            # What became known of the object while the operation ran, a catalog's name for instance.
+            for key, value in self.known.items():
+                operation.told.setdefault(key, value)
+            operation.finish(error, time.perf_counter() - started, self._logger, is_logged=is_logged)
 
 
 def step(name: str, told: Mapping[str, Any] | None = None) -> AbstractContextManager[Operation]:
@@ -202,11 +210,6 @@ def _failed(span: Span, error: BaseException) -> Status:
     message = message_of(error)
     span.add_event("exception", {names.EXCEPTION_TYPE: type(error).__name__, names.EXCEPTION_MESSAGE: message})
     return Status(StatusCode.ERROR, message)
-
-
-def _inherited(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What is true of every part of an operation: the catalog, and the run it is done for."""
-    return {name: value for name, value in told.items() if name == names.CATALOG or name.startswith(names.DAGSTER)}
 
 
 _STEPS = Telemetry()
