@@ -120,7 +120,7 @@ def to_identifier(table: TableRef | TableConfig) -> TableIdentifier:
             try:
                 return TableIdentifier.from_string(table)
             except ValueError as error:
-                raise ValidationError(_first_sentence(error), table=table) from None
+                raise ValidationError(str(error), table=table) from None
         case _:
             raise ValidationError(
                 f"A table is given as 'namespace.name', a TableIdentifier or a Table, not as {type(table).__name__}."
@@ -138,7 +138,3 @@ def _name_of(source: CatalogPlugin | Catalog) -> str:
         return str(source.name)
     config = getattr(source, "config", None)
     return str(getattr(config, "catalog_name", None) or getattr(source, "name", type(source).__name__))
-
-
-def _first_sentence(error: ValueError) -> str:
-    return str(error)
