@@ -80,8 +80,8 @@ class Lakehouse:
         """
         if (file := self.missing_file) is not None:
             raise ValidationError(
-                f"There is no catalog at '{file}' yet; the first materialization creates it. If yours is elsewhere, change "
-                "to the project's folder, or name its artifacts with --artifacts or $FLOE_ARTIFACTS."
+                f"There is no catalog at '{file}' yet; the first materialization creates it. If yours is elsewhere, "
+                "change to the project's folder, or name its artifacts with --artifacts or $FLOE_ARTIFACTS."
             )
         return self.iceberg.table_manager
 

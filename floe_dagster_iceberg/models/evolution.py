@@ -94,8 +94,3 @@ class SchemaEvolution(FrozenModel):
     allow_incompatible_changes: bool = Field(
         default=False, description="Whether columns may be deleted or made required, which can break readers."
     )
-
-    @property
-    def incompatible_changes(self) -> tuple[SchemaChange, ...]:
-        """The changes that need `allow_incompatible_changes`."""
-        return tuple(change for change in self.changes if change.is_incompatible)

@@ -16,7 +16,7 @@ from floe_dagster_iceberg.models.compaction import (
     CompactionStrategyType,
     check_sort_columns,
 )
-from floe_dagster_iceberg.models.quantities import READS_SIZES, Duration, SizeInBytes, format_duration
+from floe_dagster_iceberg.models.quantities import Duration, SizeInBytes, SizesInBytes, format_duration
 from floe_dagster_iceberg.models.writing import ColumnName, RowFilter
 
 MIN_EXPIRY_AGE: Final = timedelta(days=1)
@@ -75,7 +75,7 @@ class OperationPolicy(FrozenModel):
     guardrails: ClassVar[frozenset[Guardrail]] = frozenset()
 
     enabled: bool = Field(default=True, description="Whether the operation runs at all.")
-    min_interval: Duration = Field(
+    min_interval: Duration[timedelta] = Field(
         default=timedelta(0), ge=timedelta(0), description="Shortest time between two runs on one table."
     )
     overrides: Items[Guardrail] = Field(
@@ -101,7 +101,7 @@ class CompactionPolicy(OperationPolicy):
         default=CompactionStrategyType.BIN_PACK, description="How rows are arranged in the new files."
     )
     sort_columns: Items[ColumnName] = Field(default=(), description="Columns to arrange by; for sort and z_order.")
-    target_file_size_bytes: SizeInBytes = Field(
+    target_file_size_bytes: SizeInBytes[int] = Field(
         default=DEFAULT_TARGET_FILE_SIZE_BYTES,
         ge=MIN_TARGET_FILE_SIZE_BYTES,
         le=MAX_TARGET_FILE_SIZE_BYTES,
@@ -148,11 +148,11 @@ class ExpiryPolicy(OperationPolicy):
         {Guardrail.EXPIRY_AGE, Guardrail.GOVERNANCE_RETENTION, Guardrail.GC_DISABLED},
     )
 
-    max_age: Duration = Field(
+    max_age: Duration[timedelta] = Field(
         default=timedelta(days=7), ge=timedelta(0), description="Age at which a snapshot expires; at least 1 day."
     )
     min_snapshots_to_keep: int = Field(default=10, ge=1, description="Newest snapshots that stay whatever their age.")
-    governance_min_age: Duration | None = Field(
+    governance_min_age: Duration[timedelta | None] = Field(
         default=None,
         ge=timedelta(0),
         description="Age that governance requires snapshots to reach; an expiry below it is refused.",
@@ -187,12 +187,12 @@ class OrphanPolicy(OperationPolicy):
         },
     )
 
-    older_than: Duration = Field(
+    older_than: Duration[timedelta] = Field(
         default=timedelta(days=7),
         ge=timedelta(0),
         description="Age from which an unreachable file is an orphan; at least 3 days.",
     )
-    grace: Duration = Field(
+    grace: Duration[timedelta] = Field(
         default=timedelta(days=7), ge=timedelta(0), description="Time in quarantine, where a file can be restored."
     )
     max_share: float = Field(
@@ -219,7 +219,7 @@ class ManifestPolicy(OperationPolicy):
     """When manifests are merged, which makes scan planning faster."""
 
     min_manifests: int = Field(default=100, ge=2, description="Manifests a table must have before they are rewritten.")
-    target_manifest_size_bytes: SizeInBytes = Field(
+    target_manifest_size_bytes: SizeInBytes[int] = Field(
         default=8 * MIB, ge=MIB, description="Size that new manifests should come close to."
     )
 
@@ -247,7 +247,7 @@ class HealthThresholds(FrozenModel):
     delete_ratio: Threshold = Field(default=Threshold(warn=0.1, error=0.5), description="Delete files per data file.")
     snapshots: Threshold = Field(default=Threshold(warn=1000, error=5000), description="Number of snapshots.")
     manifests: Threshold = Field(default=Threshold(warn=200, error=1000), description="Number of manifests.")
-    metadata_json_bytes: Annotated[Threshold, READS_SIZES] = Field(
+    metadata_json_bytes: SizesInBytes[Threshold] = Field(
         default=Threshold(warn=10 * MIB, error=50 * MIB), description="Size of the current metadata file."
     )
 
@@ -255,8 +255,8 @@ class HealthThresholds(FrozenModel):
 class MaintenanceBudget(FrozenModel):
     """How much one run may do; what does not fit waits for the next. Unlimited unless given."""
 
-    max_rewrite_bytes: SizeInBytes | None = Field(default=None, ge=1, description="Bytes that may be rewritten.")
-    max_duration: Duration | None = Field(
+    max_rewrite_bytes: SizeInBytes[int | None] = Field(default=None, ge=1, description="Bytes that may be rewritten.")
+    max_duration: Duration[timedelta | None] = Field(
         default=None, gt=timedelta(0), description="Time after which no further table is started."
     )
 

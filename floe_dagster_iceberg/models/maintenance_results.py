@@ -122,11 +122,6 @@ class MaintenancePlan(FrozenModel):
         """Number of files that would be rewritten or removed."""
         return len(self.files)
 
-    @property
-    def rewrite_ratio(self) -> float:
-        """Bytes touched as a share of the table's bytes."""
-        return self.input_bytes / self.table_bytes if self.table_bytes else 0.0
-
 
 class MaintenanceStatus(StrEnum):
     """How an operation on a table ended."""

@@ -114,6 +114,3 @@ def _one_of(texts: Sequence[str]) -> str:
 
 ALL_ROWS: Final = PartitionSlice(any_of=((),))
 """What an asset without partitions stands for."""
-
-NO_ROWS: Final = PartitionSlice(any_of=())
-"""What an empty set of partition keys stands for, such as the one before the first."""

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
-from pydantic import BeforeValidator, ByteSize, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ByteSize, TypeAdapter, ValidationError
 
 _SECONDS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 _NAMES: Final = {"d": "day", "h": "hour", "m": "minute", "s": "second"}
@@ -41,14 +41,18 @@ def _read_sizes(value: object) -> object:
     return {name: _read_size(size) for name, size in value.items()} if isinstance(value, Mapping) else value
 
 
-Duration = Annotated[timedelta, BeforeValidator(_read_duration)]
+_Duration = TypeVar("_Duration", timedelta, timedelta | None)
+_Size = TypeVar("_Size", int, int | None)
+_Sizes = TypeVar("_Sizes", bound=BaseModel)
+
+Duration = Annotated[_Duration, BeforeValidator(_read_duration)]
 """A duration that may be written as one number and s, m, h, d or w."""
 
-SizeInBytes = Annotated[int, BeforeValidator(_read_size)]
+SizeInBytes = Annotated[_Size, BeforeValidator(_read_size)]
 """A size that may be written with a unit: kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024."""
 
-READS_SIZES: Final = BeforeValidator(_read_sizes)
-"""Marks a model whose fields are sizes."""
+SizesInBytes = Annotated[_Sizes, BeforeValidator(_read_sizes)]
+"""A model whose fields are sizes."""
 
 
 def format_duration(duration: timedelta) -> str:

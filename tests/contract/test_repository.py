@@ -55,7 +55,7 @@ def test_the_package_depends_on_what_it_is_built_from() -> None:
     named = {Requirement(line).name for line in PYPROJECT["project"]["dependencies"]}
 
     assert named >= {"dagster", "dagster-k8s", "dagster-pyspark", "pyspark"}
-    assert named >= {"opentelemetry-api", "pyarrow", "pydantic", "pyiceberg", "structlog", "tenacity"}
+    assert named >= {"opentelemetry-api", "pyarrow", "pydantic", "pyiceberg", "structlog"}
 
 
 def test_every_locked_package_has_hashes_and_no_address() -> None:

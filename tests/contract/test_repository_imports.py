@@ -3,10 +3,14 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "floe_dagster_iceberg"
@@ -53,3 +57,25 @@ def test_models_and_errors_load_no_engine() -> None:
     loaded = modules_after_importing("floe_dagster_iceberg.models, floe_dagster_iceberg.errors")
 
     assert loaded.isdisjoint({"pyspark", "dagster", "pyarrow"})
+
+
+def distributions_imported() -> set[str]:
+    """The distributions that the package imports anywhere, even in a function; OpenTelemetry's share one namespace."""
+    owners = packages_distributions()
+    modules = {name.partition(".")[0] for path in PACKAGE.rglob("*.py") for name in imported_names(path)}
+    modules -= {*sys.stdlib_module_names, PACKAGE.name, "opentelemetry"}
+    return {canonicalize_name(owner) for module in modules for owner in owners[module]}
+
+
+def distributions_declared(*lists: list[str]) -> set[str]:
+    names = {canonicalize_name(Requirement(text).name) for requirements in lists for text in requirements}
+    return {name for name in names if not name.startswith("opentelemetry")}
+
+
+def test_dependencies_are_what_is_imported_and_no_more() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = distributions_declared(project["dependencies"])
+    optional = distributions_declared(*project["optional-dependencies"].values())
+
+    assert distributions_imported() - optional <= required
+    assert required <= distributions_imported()

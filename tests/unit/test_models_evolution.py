@@ -101,7 +101,10 @@ def test_only_deleting_and_requiring_are_incompatible() -> None:
     evolution = SchemaEvolution(changes=[change(kind, **NEEDED[kind]) for kind in SchemaChangeType])
 
     assert not evolution.allow_incompatible_changes
-    assert [each.change_type for each in evolution.incompatible_changes] == ["make_required", "delete_column"]
+    assert [each.change_type for each in evolution.changes if each.is_incompatible] == [
+        "make_required",
+        "delete_column",
+    ]
 
 
 def test_an_evolution_without_changes_is_refused() -> None:

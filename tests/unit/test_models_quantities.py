@@ -30,13 +30,13 @@ def test_a_duration_is_told_in_units(duration: timedelta, told: str) -> None:
     ],
 )
 def test_a_duration_is_one_number_and_its_unit_or_iso_8601(text: str, duration: timedelta) -> None:
-    assert TypeAdapter(Duration).validate_python(text) == duration
+    assert TypeAdapter(Duration[timedelta]).validate_python(text) == duration
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "1.2.3h", "soon"])
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValidationError, match="Input should be a duration such as '36h'"):
-        TypeAdapter(Duration).validate_python(text)
+        TypeAdapter(Duration[timedelta]).validate_python(text)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     [("1kB", 1000), ("1.5KiB", 1536), ("7 b", 7), ("512MB", 512_000_000), ("2TiB", 2 * 2**40), ("512", 512)],
 )
 def test_a_size_has_units_of_1000_and_of_1024(text: str, size: int) -> None:
-    assert TypeAdapter(SizeInBytes).validate_python(text) == size
+    assert TypeAdapter(SizeInBytes[int]).validate_python(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "MB", "1XB", "-1MB", "1iB2"])
 def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValidationError, match="Input should be a size such as '512MB'"):
-        TypeAdapter(SizeInBytes).validate_python(text)
+        TypeAdapter(SizeInBytes[int]).validate_python(text)
 
 
 def test_a_size_is_told_with_the_unit_that_keeps_it_short() -> None:

@@ -5,7 +5,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pydantic
 import pytest
 
-from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, NO_ROWS, KeySet, PartitionSlice, TimeRange
+from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, KeySet, PartitionSlice, TimeRange
+
+NO_ROWS = PartitionSlice(any_of=())
 
 pytestmark = pytest.mark.requirement("D4")
 

@@ -33,9 +33,11 @@ from pyiceberg.types import (
 )
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, NO_ROWS, KeySet, PartitionSlice, TimeRange
+from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, KeySet, PartitionSlice, TimeRange
 from floe_dagster_iceberg.partitions import build_slice
 from floe_dagster_iceberg.table.slice_filter import match_rows, to_expression
+
+NO_ROWS = PartitionSlice(any_of=())
 
 pytestmark = pytest.mark.requirement("D4", "S3-3c")
 

@@ -117,7 +117,7 @@ def test_a_warehouse_that_cannot_be_written_to_is_red(lake: CommandLine) -> None
     state, message = states(lake, exit_code=1)["storage"]
 
     assert state == "failed"
-    assert "is not writable" in message
+    assert "cannot be written to" in message
 
 
 def test_a_catalog_that_allows_no_tables_is_red(lake: CommandLine, stub: RestStub) -> None:
