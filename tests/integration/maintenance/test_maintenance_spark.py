@@ -128,7 +128,7 @@ def test_a_tag_that_is_made_after_the_plan_saves_its_snapshot(spark_upkeep: Upke
 
     assert (result.status, result.plan.snapshots, result.snapshots_expired) == (MaintenanceStatus.DONE, 3, 2)
     assert content(manager, ref="late") == checksum(rows_of(0, days=1))
-    assert told[0].startswith("Spark begins snapshot_expiry of bronze.orders: Expire 3 of 4 snapshots")
+    assert told[0].startswith("Spark starts snapshot_expiry of bronze.orders: Expire 3 of 4 snapshots")
     assert told[-1].startswith("2 snapshots expired")
     # The plan named more files than were deleted, so nobody knows their bytes.
     assert (result.files_removed < result.plan.input_files, result.bytes_removed) == (True, 0)
