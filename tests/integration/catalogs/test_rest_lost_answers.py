@@ -21,7 +21,7 @@ from floe_dagster_iceberg.table.write import TableWrite
 
 pytestmark = pytest.mark.slow
 
-TRIALS, FIRST_TRIALS, SPARK_TRIALS = 100, 3, 3
+TRIALS, FIRST_TRIALS, SPARK_TRIALS = 12, 2, 1
 BUDGET = CommitBudget(retries=3, base_delay_seconds=0.1)
 Show = Callable[[Figures], None]
 

@@ -215,7 +215,7 @@ def test_a_table_holds_what_the_model_holds(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_a_table_holds_what_the_model_holds_after_many_runs(data: st.DataObject) -> None:
-    run_like_the_model(data, runs=10)
+    run_like_the_model(data, runs=8)

@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.lake import Lake
+from support.maintenance_expiry import EXPIRY, expire, policy
 from support.maintenance_tables import (
     DAY,
     EAGER,
@@ -24,26 +24,11 @@ from support.snapshot_history import grow
 
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.models import (
-    ExpiryPolicy,
     MaintenanceOperation,
-    MaintenancePolicy,
-    MaintenanceResult,
     MaintenanceStatus,
     PlanReason,
 )
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-
-EXPIRY = MaintenanceOperation.SNAPSHOT_EXPIRY
-
-
-def policy(**arguments: Any) -> MaintenancePolicy:
-    return EAGER.model_copy(update={"expiry": ExpiryPolicy(**{"min_snapshots_to_keep": 1, **arguments})})
-
-
-def expire(
-    manager: IcebergTableManager, by: MaintenancePolicy = EAGER, after: timedelta = 8 * DAY
-) -> MaintenanceResult:
-    return TableMaintenance(manager, clock=lambda: later(after)).execute(EXPIRY, ORDERS, by)
 
 
 def overwritten(manager: IcebergTableManager, times: int) -> list[int]:

@@ -2,39 +2,23 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 from pyiceberg.table.update import SetPartitionStatisticsUpdate
 from support.lake import Lake
+from support.maintenance_expiry import EXPIRY, expire, policy
 from support.maintenance_tables import DAY, EAGER, ORDERS, later, replace_often, rows_of, to_path
 from support.racing_catalog import racing_manager
 
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.models import (
-    ExpiryPolicy,
-    MaintenanceOperation,
-    MaintenancePolicy,
-    MaintenanceResult,
     MaintenanceStatus,
 )
 from floe_dagster_iceberg.table import file_cleanup
 from floe_dagster_iceberg.table._pyiceberg import TableTransaction
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-
-EXPIRY = MaintenanceOperation.SNAPSHOT_EXPIRY
-
-
-def policy(**arguments: Any) -> MaintenancePolicy:
-    return EAGER.model_copy(update={"expiry": ExpiryPolicy(**{"min_snapshots_to_keep": 1, **arguments})})
-
-
-def expire(
-    manager: IcebergTableManager, by: MaintenancePolicy = EAGER, after: timedelta = 8 * DAY
-) -> MaintenanceResult:
-    return TableMaintenance(manager, clock=lambda: later(after)).execute(EXPIRY, ORDERS, by)
 
 
 def test_statistics_go_with_their_snapshot(lake: Lake, manager: IcebergTableManager) -> None:

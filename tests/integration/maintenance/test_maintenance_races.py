@@ -97,7 +97,7 @@ class History:
 
 
 @pytest.mark.requirement("S2-US4.4", "S2-FR-003")
-@pytest.mark.parametrize("rounds", [25, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [25, pytest.param(80, marks=pytest.mark.slow)])
 def test_expiry_against_rollbacks_tags_and_branches_loses_no_ref(
     manager: IcebergTableManager, tmp_path: Path, rounds: int
 ) -> None:

@@ -1,32 +1,15 @@
 """Writing to branches: they begin at main, build on themselves, and leave main alone."""
 
-import pyarrow as pa
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
-from pyiceberg.transforms import IdentityTransform
 from support.lake import Lake
+from support.sales_table import rows
 from support.table_facts import live_files, to_path
 
 from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 pytestmark = pytest.mark.lakes
-
-BY_REGION = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="region"))
-
-
-def rows(*pairs: tuple[int, str | None]) -> pa.Table:
-    ids, regions = zip(*pairs, strict=True) if pairs else ((), ())
-    return pa.table({"id": pa.array(ids, pa.int64()), "region": pa.array(regions, pa.string())})
-
-
-@pytest.fixture
-def sales(manager: IcebergTableManager) -> str:
-    """Three partitions, one of them NULL, a file each."""
-    manager.create_table("bronze.sales", rows().schema, BY_REGION)
-    manager.append("bronze.sales", rows((1, "EU"), (2, "EU"), (3, "US"), (4, None)))
-    return "bronze.sales"
 
 
 def test_a_new_branch_begins_at_main_and_main_is_left_alone(

@@ -25,7 +25,7 @@ CREW = 8
 
 
 @pytest.mark.requirement("S2-US5.3", "S2-SC-006", "S2-FR-016", "S2-FR-028", "S4-create_table_if_not_exists")
-@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_eight_processes_create_append_overwrite_and_upsert_at_once(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:

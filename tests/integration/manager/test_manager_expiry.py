@@ -8,13 +8,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pyiceberg.table import Table
+from support.lake import Lake
 from support.snapshot_history import NOW, SCHEMA, T, days_ago, grow, numbers
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError, ValidationError
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table.expiry import MAX_SNAPSHOTS_PER_COMMIT
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from tests.conftest import Lake
 
 Left = Callable[[], list[int]]
 

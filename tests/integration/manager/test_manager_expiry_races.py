@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyiceberg.table import Table
+from support.lake import Lake
 from support.racing_catalog import QUICK, racing_manager
 from support.snapshot_history import NOW, SCHEMA, T, days_ago, grow, numbers
 
 from floe_dagster_iceberg.errors import CommitConflictError, RollbackError, SnapshotNotFoundError
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from tests.conftest import Lake
 
 ROUNDS = 50
 

@@ -259,7 +259,7 @@ def test_scan_and_delete_agree_with_three_valued_logic(
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(**CASES)
 def test_scan_and_delete_agree_with_three_valued_logic_over_and_over(
     fresh_table: Fresh, batches: list[list[Row]], row_filter: Filter, spec: PartitionSpec

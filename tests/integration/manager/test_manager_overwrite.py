@@ -6,28 +6,14 @@ import pyarrow as pa
 import pytest
 from pyiceberg.expressions import AlwaysFalse, EqualTo
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform
+from pyiceberg.transforms import DayTransform, MonthTransform
 from support.lake import Lake
+from support.sales_table import BY_REGION, rows
 from support.table_facts import live_files, reachable_files, recounted_totals, summary_totals, to_path
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import CommitStrategy, OperationType
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-
-BY_REGION = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="region"))
-
-
-def rows(*pairs: tuple[int, str | None]) -> pa.Table:
-    ids, regions = zip(*pairs, strict=True) if pairs else ((), ())
-    return pa.table({"id": pa.array(ids, pa.int64()), "region": pa.array(regions, pa.string())})
-
-
-@pytest.fixture
-def sales(manager: IcebergTableManager) -> str:
-    """Three partitions, one of them NULL, a file each."""
-    manager.create_table("bronze.sales", rows().schema, BY_REGION)
-    manager.append("bronze.sales", rows((1, "EU"), (2, "EU"), (3, "US"), (4, None)))
-    return "bronze.sales"
 
 
 @pytest.mark.lakes

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.transforms import parse_transform
+from support.lake import Lake
 from support.racing_catalog import racing_manager
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from tests.conftest import Lake
 
 T = "bronze.events"
 EVENTS = pa.schema(

@@ -5,24 +5,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
+from support.lake import Lake
 from support.racing_catalog import racing_manager
-from support.snapshot_history import NOW, SCHEMA, T, numbers
+from support.snapshot_history import NOW, T, numbers
 
 from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.table._pyiceberg import RemoveSnapshotRefUpdate, TableTransaction
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from tests.conftest import Lake
-
-
-@pytest.fixture
-def table(manager: IcebergTableManager) -> Table:
-    return manager.create_table(T, SCHEMA)
-
-
-@pytest.fixture
-def three(manager: IcebergTableManager, table: Table) -> list[int]:
-    """Three snapshots that append 1, 2 and 3, told by their ids."""
-    return [manager.append(table, numbers(value)).snapshot_id for value in (1, 2, 3)]
 
 
 @pytest.mark.lakes

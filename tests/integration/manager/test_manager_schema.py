@@ -8,12 +8,12 @@ from pydantic import ValidationError as ModelError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType, NestedField, StringType
+from support.lake import Lake
 from support.schema_cases import T, change, forced
 
 from floe_dagster_iceberg.errors import IncompatibleSchemaChangeError, SchemaEvolutionError, ValidationError
 from floe_dagster_iceberg.models import FieldType, SchemaChange
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from tests.conftest import Lake
 
 NUMBERS = Schema(
     NestedField(1, "id", IntegerType(), required=True),

@@ -9,13 +9,13 @@ from pyiceberg.table.name_mapping import create_mapping_from_schema
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField
+from support.lake import Lake
 from support.racing_catalog import QUICK, racing_manager
 from support.schema_cases import T, change, forced
 
 from floe_dagster_iceberg.errors import IncompatibleSchemaChangeError, SchemaEvolutionError
 from floe_dagster_iceberg.models import FieldType
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from tests.conftest import Lake
 
 NOTES = pa.schema([("note", pa.string())])
 

@@ -5,12 +5,12 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, ListType, LongType, MapType, NestedField, StringType, StructType
+from support.lake import Lake
 from support.schema_cases import T, change, forced
 
 from floe_dagster_iceberg.errors import IncompatibleSchemaChangeError, SchemaEvolutionError
 from floe_dagster_iceberg.models import FieldType, SchemaChange, SchemaField, StructOf
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from tests.conftest import Lake
 
 CUSTOMER = StructType(
     NestedField(3, "name", StringType(), required=False), NestedField(4, "age", IntegerType(), required=False)

@@ -4,25 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyiceberg.table import Table
+from support.lake import Lake
 from support.snapshot_history import NOW, SCHEMA, T, days_ago, grow, numbers
 
 from floe_dagster_iceberg.errors import NoSuchTableError, RollbackError, SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import OperationType, TableIdentifier
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from tests.conftest import Lake
 
 pytestmark = pytest.mark.lakes
-
-
-@pytest.fixture
-def table(manager: IcebergTableManager) -> Table:
-    return manager.create_table(T, SCHEMA)
-
-
-@pytest.fixture
-def three(manager: IcebergTableManager, table: Table) -> list[int]:
-    """Three snapshots that append 1, 2 and 3, told by their ids."""
-    return [manager.append(table, numbers(value)).snapshot_id for value in (1, 2, 3)]
 
 
 @pytest.mark.requirement("S2-US4.1", "S2-FR-006", "S2-FR-025", "S1-T045/50-53", "S4-list_snapshots(limit)")
