@@ -23,8 +23,7 @@ from dagster import (
     get_dagster_logger,
 )
 
-from floe_dagster_iceberg.telemetry import Telemetry
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import Telemetry, attributes as names
 
 _MOST_KEYS_SPELLED_OUT = 20
 _RETRY_TAGS = frozenset({"dagster/retry_number", "dagster/is_resume_retry", "dagster/is_asset_resume_retry"})

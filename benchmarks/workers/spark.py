@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from dagster import AssetExecutionContext, OutputContext
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 from benchmarks.workers import upkeep
 from benchmarks.workers.pipeline import Pipeline, Stopwatch

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
+import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic import ValidationError as PydanticError
 
 from floe_dagster_iceberg.artifacts.plugin_configs import catalog_config, storage_config, storage_type
 from floe_dagster_iceberg.errors import ValidationError
@@ -141,7 +141,7 @@ def raise_validation_error(model: type[BaseModel], prefix: str = "") -> Iterator
     refused: list[str] = []
     try:
         yield
-    except PydanticError as error:
+    except pydantic.ValidationError as error:
         refused = [
             f"{'.'.join(filter(None, (prefix, each.path))) or 'artifacts'}: {each.message}"
             for each in field_errors(error, model)

@@ -13,8 +13,7 @@ from floe_dagster_iceberg.io_managers.declared_schema import declared_schema
 from floe_dagster_iceberg.io_managers.engine import Engine, ReadRequest
 from floe_dagster_iceberg.partitions import load_slice
 from floe_dagster_iceberg.run_identity import describe_run, keys_produced_by, telemetry_of
-from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import describe_table
+from floe_dagster_iceberg.telemetry import attributes as names, describe_table
 
 if TYPE_CHECKING:
     from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase

@@ -27,8 +27,7 @@ from floe_dagster_iceberg.run_identity import (
 )
 from floe_dagster_iceberg.table.scope import RowScope
 from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
-from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import describe_table, describe_written
+from floe_dagster_iceberg.telemetry import attributes as names, describe_table, describe_written
 from floe_dagster_iceberg.telemetry.metrics import count_deduplicated, count_written
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, Health
 from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceStatus
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.run_identity import describe_asset_run, telemetry_of_run
-from floe_dagster_iceberg.telemetry import Operation
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import Operation, attributes as names
 
 Step = Callable[..., MaterializeResult[None]]
 

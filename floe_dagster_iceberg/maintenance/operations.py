@@ -18,8 +18,14 @@ from floe_dagster_iceberg.models import (
     TableHealth,
     TableIdentifier,
 )
-from floe_dagster_iceberg.telemetry import Operation, describe_table, running_operation, tell_maintenance, traced
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import (
+    Operation,
+    attributes as names,
+    describe_table,
+    running_operation,
+    tell_maintenance,
+    traced,
+)
 from floe_dagster_iceberg.telemetry.metrics import set_health
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from typing import Any, Final, Self
 
 from pydantic import Field, model_validator
 from pyiceberg import transforms
-from pyiceberg.partitioning import PartitionField as IcebergPartitionField
-from pyiceberg.partitioning import PartitionSpec as IcebergPartitionSpec
+from pyiceberg.partitioning import PartitionField as IcebergPartitionField, PartitionSpec as IcebergPartitionSpec
 
 from floe_dagster_iceberg.models.base import FrozenModel, Items, first_duplicate
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+import pydantic
 from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.rest.auth import AuthManager, AuthManagerAdapter, NoopAuthManager
 from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError, ServerError, ServiceUnavailableError
@@ -24,8 +24,7 @@ from requests.exceptions import RequestException
 from floe_dagster_iceberg.errors import CatalogAuthenticationError, CatalogConnectionError, EngineCapabilityError
 from floe_dagster_iceberg.plugins.http import HttpPolicy, bound_session, never_sent
 from floe_dagster_iceberg.secrets import remember_secret
-from floe_dagster_iceberg.telemetry import Telemetry
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import Telemetry, attributes as names
 
 _telemetry = Telemetry()
 
@@ -47,7 +46,7 @@ _OAUTH_ERRORS = frozenset(
 )
 
 
-class _Token(BaseModel):
+class _Token(pydantic.BaseModel):
     access_token: str
     expires_in: float | None = None
 
@@ -98,7 +97,7 @@ class ClientCredentials(AuthManager):
             raise self._refusal(response)
         try:
             return _Token.model_validate_json(response.content)
-        except ValidationError:
+        except pydantic.ValidationError:
             # Not chained: Pydantic quotes what it refused, here possibly a token.
             raise CatalogConnectionError(self._catalog, reason="the token endpoint's answer holds no token") from None
 
@@ -136,7 +135,7 @@ class FloeRestCatalog(RestCatalog):
         """Commit; unless the server clearly refused or was never reached, a failure leaves the outcome unknown."""
         try:
             return super().commit_table(table, requirements, updates)
-        except (ServerError, ServiceUnavailableError, ValidationError) as error:
+        except (ServerError, ServiceUnavailableError, pydantic.ValidationError) as error:
             raise CommitStateUnknownException(f"{type(error).__name__} in answer to a commit") from error
         except RequestException as error:
             if never_sent(error):

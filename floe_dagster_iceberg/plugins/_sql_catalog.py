@@ -12,7 +12,11 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitStateUnknownException, NamespaceAlreadyExistsError, ValidationError
+from pyiceberg.exceptions import (
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    ValidationError as PyIcebergValidationError,
+)
 from pyiceberg.io import load_file_io
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table
@@ -125,9 +129,9 @@ class FloeSqlCatalog(SqlCatalog):
     def _read_metadata(self, location: str) -> TableMetadata:
         try:
             return FromInputFile.table_metadata(load_file_io(self.properties, location).new_input(location))
-        except ValidationError as error:
+        except PyIcebergValidationError as error:
             # PyIceberg does not say which file it was.
-            raise ValidationError(f"TableMetadata cannot be parsed: {location}") from error
+            raise PyIcebergValidationError(f"TableMetadata cannot be parsed: {location}") from error
 
     def _update_and_stage_table(
         self, current_table: Table | None, table_identifier: Any, requirements: Any, updates: Any

@@ -12,8 +12,14 @@ from typing import Any
 
 from requests import PreparedRequest, Response, Session
 from requests.adapters import BaseAdapter
-from requests.exceptions import ChunkedEncodingError, ConnectTimeout, RequestException, SSLError, Timeout
-from requests.exceptions import ConnectionError as NoConnection
+from requests.exceptions import (
+    ChunkedEncodingError,
+    ConnectionError as NoConnection,
+    ConnectTimeout,
+    RequestException,
+    SSLError,
+    Timeout,
+)
 from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 

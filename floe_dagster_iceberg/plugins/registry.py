@@ -8,8 +8,8 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, get_type_hints
 
+import pydantic
 from pydantic import BaseModel
-from pydantic import ValidationError as PydanticError
 
 from floe_dagster_iceberg.errors import PluginNotFoundError, ValidationError
 from floe_dagster_iceberg.models.faults import field_errors
@@ -146,7 +146,7 @@ def _in_their_words(schema: type[BaseModel], config: Mapping[str, Any]) -> dict[
 def _validated(schema: type[BaseModel], config: Mapping[str, Any], *, kind: Kind, name: str) -> Any:
     try:
         return schema.model_validate(dict(config))
-    except PydanticError as error:
+    except pydantic.ValidationError as error:
         refused = "; ".join(map(str, field_errors(error, schema)))
     # Outside the except block: the Pydantic error quotes refused values, and must not be chained.
     raise ValidationError(f"Configuration of {kind} plugin '{name}' is not valid. {refused}.")

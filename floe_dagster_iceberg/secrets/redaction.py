@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+import pydantic
 from pydantic_core import InitErrorDetails, PydanticCustomError
-from pydantic_core import ValidationError as PydanticError
 
 from floe_dagster_iceberg.errors import FloeStorageError
 
@@ -97,7 +97,7 @@ def scrub_exception(error: BaseException) -> BaseException:
         The same exception, or for a Pydantic one a copy: those print the values they
         refused, and their text cannot be edited.
     """
-    if isinstance(error, PydanticError):
+    if isinstance(error, pydantic.ValidationError):
         return _without_inputs(error)
     if quotes_data(error) or _is_answer(error):
         error.args = (_summary(error),)
@@ -134,7 +134,7 @@ def _status_of(error: BaseException | None) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
-def _without_inputs(error: PydanticError) -> PydanticError:
+def _without_inputs(error: pydantic.ValidationError) -> pydantic.ValidationError:
     details: list[InitErrorDetails] = [
         {
             "type": PydanticCustomError("refused", "{reason}", {"reason": entry["msg"]}),
@@ -143,4 +143,4 @@ def _without_inputs(error: PydanticError) -> PydanticError:
         }
         for entry in error.errors(include_input=False, include_context=False, include_url=False)
     ]
-    return PydanticError.from_exception_data(error.title, details, hide_input=True)
+    return pydantic.ValidationError.from_exception_data(error.title, details, hide_input=True)

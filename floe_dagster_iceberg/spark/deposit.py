@@ -33,8 +33,7 @@ from floe_dagster_iceberg.table.deposit import already_written, sort_columns
 from floe_dagster_iceberg.table.namespaces import ensure_namespace
 from floe_dagster_iceberg.table.stored_files import delete_many, list_files
 from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
-from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import describe_table, traced_step
+from floe_dagster_iceberg.telemetry import attributes as names, describe_table, traced_step
 
 
 def write_frame_once(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:

@@ -6,8 +6,10 @@ from typing import Final
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import (
+    DataFrame,
+    functions as F,  # noqa: N812 - Spark's own convention
+)
 
 from floe_dagster_iceberg.models import WriteMode
 from floe_dagster_iceberg.spark.failures import SPARK_ERRORS

@@ -11,8 +11,12 @@ from typing import Final
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyspark.sql import Column, DataFrame, Observation
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    Observation,
+    functions as F,  # noqa: N812 - Spark's own convention
+)
 
 from floe_dagster_iceberg.errors import RowsOutsidePartitionError
 from floe_dagster_iceberg.spark.conditions import column_paths, to_condition

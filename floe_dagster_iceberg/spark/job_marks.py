@@ -5,8 +5,7 @@ A description for people, and tags for programs. Sessions of Spark Connect have 
 
 from dataclasses import dataclass
 
-from floe_dagster_iceberg.telemetry import TRACE_ID_PROPERTY, Operation, running_operation
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import TRACE_ID_PROPERTY, Operation, attributes as names, running_operation
 
 _RUN_ID_TAG = "dagster.run-id"
 

@@ -12,8 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import Column, SparkSession, functions as sf
 
 from floe_dagster_iceberg.errors import (
     CommitConflictError,
@@ -31,8 +30,7 @@ from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote, spark_table
 from floe_dagster_iceberg.table.file_groups import LARGE_FILE_RATIO
 from floe_dagster_iceberg.table.maintenance_marks import OPERATION_PROPERTY
-from floe_dagster_iceberg.telemetry import Operation, describe_table, step, trace_properties
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import Operation, attributes as names, describe_table, step, trace_properties
 
 SparkProvider: TypeAlias = Callable[[], SparkSession]
 """Returns the session to use; called when Spark is first needed, which is what starts it."""

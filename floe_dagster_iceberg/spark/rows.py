@@ -23,9 +23,12 @@ from pyiceberg.types import (
     TimestamptzType,
     UUIDType,
 )
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql import types as spark
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    functions as F,  # noqa: N812 - Spark's own convention
+    types as spark,
+)
 
 from floe_dagster_iceberg.spark.names import quote
 from floe_dagster_iceberg.spark.schemas import to_spark_type

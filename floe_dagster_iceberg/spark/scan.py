@@ -6,8 +6,11 @@ from typing import Any
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812 - Spark's own convention
+)
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.spark.causes import shown
@@ -17,8 +20,7 @@ from floe_dagster_iceberg.spark.names import quote
 from floe_dagster_iceberg.spark.rows import conform
 from floe_dagster_iceberg.spark.schemas import to_spark_schema
 from floe_dagster_iceberg.table.names import table_name
-from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import describe_table, traced_step
+from floe_dagster_iceberg.telemetry import attributes as names, describe_table, traced_step
 
 
 def _describe(_: object, table: Table, *, snapshot_id: int | None, **__: object) -> dict[str, Any]:

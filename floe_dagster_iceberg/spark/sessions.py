@@ -25,8 +25,7 @@ from floe_dagster_iceberg.spark.interruption import is_connect
 from floe_dagster_iceberg.spark.java import ensure_java
 from floe_dagster_iceberg.spark.leases import LEASES
 from floe_dagster_iceberg.spark.logs import keep_quiet_about_data
-from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import traced_step
+from floe_dagster_iceberg.telemetry import attributes as names, traced_step
 
 Starter = Callable[[dict[str, str]], SparkSession]
 """Starts an application from its conf; dagster-pyspark's lazy session does."""

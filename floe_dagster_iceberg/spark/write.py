@@ -20,15 +20,19 @@ from pyiceberg.transforms import (
     TruncateTransform,
     YearTransform,
 )
-from pyspark.sql import Column, DataFrame, DataFrameWriterV2, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    DataFrameWriterV2,
+    SparkSession,
+    functions as F,  # noqa: N812 - Spark's own convention
+)
 
 from floe_dagster_iceberg.models import TableIdentifier
 from floe_dagster_iceberg.spark.conditions import column_paths
 from floe_dagster_iceberg.spark.interruption import run_action
 from floe_dagster_iceberg.spark.names import quote, spark_table
-from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import describe_table, trace_properties, traced_step
+from floe_dagster_iceberg.telemetry import attributes as names, describe_table, trace_properties, traced_step
 
 _OPTION: Final = "snapshot-property."
 _SESSION_CONF: Final = "spark.sql.iceberg.snapshot-property."

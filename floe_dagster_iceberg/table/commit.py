@@ -31,8 +31,7 @@ from floe_dagster_iceberg.models import IcebergTableManagerConfig, TableIdentifi
 from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table._pyiceberg import CreateTransaction, TableTransaction
 from floe_dagster_iceberg.table.names import table_name
-from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import describe_table, step
+from floe_dagster_iceberg.telemetry import attributes as names, describe_table, step
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
 _SHORTEST_WAIT_SECONDS = 0.02

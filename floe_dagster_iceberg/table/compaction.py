@@ -168,7 +168,9 @@ class _Rewriting:
             seconds = time.perf_counter() - started
             properties = snapshot_properties_of(MaintenanceOperation.COMPACTION, seconds=seconds)
             stage = _Replacement(table, plan, removed, added, files, properties | dict(self.snapshot_properties))
-            commit(table, stage, budget=self.budget, snapshot_id=stage.snapshot_id, on_lost_response=files.response_lost)
+            commit(
+                table, stage, budget=self.budget, snapshot_id=stage.snapshot_id, on_lost_response=files.response_lost
+            )
         self.removed += removed
         self.added += added
 

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Self
 
 from pydantic import Field, model_validator
-from pyiceberg.partitioning import PartitionField as IcebergPartitionField
-from pyiceberg.partitioning import PartitionSpec as IcebergPartitionSpec
+from pyiceberg.partitioning import PartitionField as IcebergPartitionField, PartitionSpec as IcebergPartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform, parse_transform
 from pyiceberg.types import IcebergType

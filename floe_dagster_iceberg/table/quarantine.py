@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from pydantic import AwareDatetime, Field, ValidationError
+import pydantic
+from pydantic import AwareDatetime, Field
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
@@ -124,7 +125,7 @@ def _load(table: Table, lists: Sequence[str]) -> Iterator[Quarantine]:
             text = stream.read()
         try:
             yield Quarantine.model_validate_json(text)
-        except ValidationError:
+        except pydantic.ValidationError:
             name = ".".join(table.name())
             raise IcebergError(
                 f"The quarantine list '{location}' of '{name}' cannot be read. Restore it from a backup, or look "

@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import ValidationError as UnreadableMetadata
+from pyiceberg.exceptions import ValidationError as PyIcebergValidationError
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.serializers import FromInputFile
 
@@ -66,6 +66,6 @@ def _is_readable(io: FileIO, location: str) -> bool:
     try:
         FromInputFile.table_metadata(io.new_input(location))
     # A version that is not even JSON raises Pydantic's error, which is a ValueError.
-    except (UnreadableMetadata, ValueError, FileNotFoundError):
+    except (PyIcebergValidationError, ValueError, FileNotFoundError):
         return False
     return True

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError as InvalidModelError
+import pydantic
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -19,8 +19,7 @@ from floe_dagster_iceberg.table.names import TableRef, to_identifier
 from floe_dagster_iceberg.table.scope import RowScope
 from floe_dagster_iceberg.table.session import table_attributes
 from floe_dagster_iceberg.table.write import TableWrite, write_rows
-from floe_dagster_iceberg.telemetry import annotate, tell_written, traced
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import annotate, attributes as names, tell_written, traced
 
 
 def _mode_attributes(mode: WriteMode) -> Callable[..., dict[str, Any]]:
@@ -262,7 +261,7 @@ def _write_config(table: TableRef, config: WriteConfig | None, keywords: dict[st
     given = {name: value for name, value in keywords.items() if value is not None}
     try:
         return config or WriteConfig(**given)
-    except InvalidModelError as error:
+    except pydantic.ValidationError as error:
         problems = "; ".join(": ".join([*map(str, problem["loc"]), problem["msg"]]) for problem in error.errors())
         raise ValidationError(
             f"A write to '{identifier}' cannot be done as asked: {problems}.", table=identifier

@@ -24,8 +24,7 @@ from floe_dagster_iceberg.table.moments import to_timestamp_ms
 from floe_dagster_iceberg.table.names import TableRef, table_name
 from floe_dagster_iceberg.table.row_mask import compares_uuids, mask_rows
 from floe_dagster_iceberg.table.session import CatalogSession, table_attributes
-from floe_dagster_iceberg.telemetry import Operation, running_operation, traced
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import Operation, attributes as names, running_operation, traced
 from floe_dagster_iceberg.telemetry.metrics import count_read
 
 

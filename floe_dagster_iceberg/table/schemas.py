@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.partitioning import PartitionSpec as IcebergSpec
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec as IcebergSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 
 from floe_dagster_iceberg.errors import ValidationError

@@ -20,8 +20,7 @@ from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.table.commit import CommitBudget
 from floe_dagster_iceberg.table.names import TableRef, to_identifier
 from floe_dagster_iceberg.table.recovery import repair_table
-from floe_dagster_iceberg.telemetry import Telemetry, describe_table
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import Telemetry, attributes as names, describe_table
 
 Answer = TypeVar("Answer")
 

@@ -16,8 +16,7 @@ from floe_dagster_iceberg.table.metadata_session import MetadataSession, table_n
 from floe_dagster_iceberg.table.moments import to_milliseconds, to_timestamp_ms
 from floe_dagster_iceberg.table.names import TableRef, to_identifier
 from floe_dagster_iceberg.table.session import table_attributes
-from floe_dagster_iceberg.telemetry import annotate, traced
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import annotate, attributes as names, traced
 
 _MILLISECONDS_PER_DAY = 24 * 60 * 60 * 1000
 

@@ -11,8 +11,7 @@ from floe_dagster_iceberg.table.names import TableRef, to_identifier
 from floe_dagster_iceberg.table.namespaces import ensure_namespace, ensure_parent
 from floe_dagster_iceberg.table.schemas import SchemaLike, SpecLike, to_iceberg_schema, to_iceberg_spec
 from floe_dagster_iceberg.table.session import CatalogSession, table_attributes
-from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import traced
+from floe_dagster_iceberg.telemetry import attributes as names, traced
 
 
 def _namespace_attributes(namespace: "NamespaceRef" = "", *_: object, **__: object) -> dict[str, str]:

@@ -7,14 +7,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
-from opentelemetry import context as otel_context
-from opentelemetry import trace
+from opentelemetry import context as otel_context, trace
 from opentelemetry.trace import NonRecordingSpan, Span, Status, StatusCode, Tracer, format_span_id, format_trace_id
 
 from floe_dagster_iceberg.models import SnapshotInfo
 from floe_dagster_iceberg.secrets import message_of, redact_attributes
-from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import metrics
+from floe_dagster_iceberg.telemetry import attributes as names, metrics
 from floe_dagster_iceberg.telemetry.logs import find_listener
 from floe_dagster_iceberg.telemetry.setup import start_prepared
 

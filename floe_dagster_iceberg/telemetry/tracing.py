@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar, cast
 
 from floe_dagster_iceberg.models import MaintenanceResult, SnapshotInfo
-from floe_dagster_iceberg.telemetry import attributes as names
-from floe_dagster_iceberg.telemetry import metrics
+from floe_dagster_iceberg.telemetry import attributes as names, metrics
 from floe_dagster_iceberg.telemetry.spans import Operation, Telemetry, describe_snapshot, describe_written, step
 
 M = TypeVar("M", bound=Callable[..., Any])

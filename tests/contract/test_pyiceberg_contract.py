@@ -23,8 +23,7 @@ from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import DataScan, ManifestGroupPlanner, Table, Transaction, update
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-from pyiceberg.table.update import snapshot as snapshots
-from pyiceberg.table.update import update_table_metadata, validate
+from pyiceberg.table.update import snapshot as snapshots, update_table_metadata, validate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 from support.lake import Lake

@@ -1,7 +1,9 @@
 """Spark frames that fail when they are computed, with words that quote their rows."""
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import (
+    DataFrame,
+    functions as F,  # noqa: N812 - Spark's own convention
+)
 
 
 def cast_in_spark(frame: DataFrame) -> DataFrame:

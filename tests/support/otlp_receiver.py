@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics_pb2
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as metrics_grpc
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_pb2
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as trace_grpc
+from opentelemetry.proto.collector.metrics.v1 import (
+    metrics_service_pb2 as metrics_pb2,
+    metrics_service_pb2_grpc as metrics_grpc,
+)
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_pb2, trace_service_pb2_grpc as trace_grpc
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,10 @@ import dagster as dg
 import pyarrow as pa
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import format_trace_id
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import (
+    DataFrame,
+    functions as F,  # noqa: N812 - Spark's own convention
+)
 from support.io_results import failure_of
 
 from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager

@@ -6,8 +6,10 @@ Its arguments are the lake's folder and, to write over Connect, the address of t
 import sys
 from pathlib import Path
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import (
+    DataFrame,
+    functions as F,  # noqa: N812 - Spark's own convention
+)
 from support.spark_lake import SparkLake
 
 from floe_dagster_iceberg.models import WriteMode

@@ -1,8 +1,7 @@
 """How long a commit keeps trying against other writers."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table.commit import CommitBudget, new_snapshot_id

@@ -9,8 +9,10 @@ import dagster as dg
 import pytest
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, NO_ROWS, KeySet, PartitionSlice
+from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, KeySet, PartitionSlice
 from floe_dagster_iceberg.partitions import build_slice, load_slice
+
+NO_ROWS = PartitionSlice(any_of=())
 
 pytestmark = pytest.mark.requirement("S2-FR-040", "D4")
 

@@ -26,8 +26,7 @@ from pyiceberg.types import (
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partitioning import PartitionTransform
-from floe_dagster_iceberg.partitions import derive_layout
-from floe_dagster_iceberg.partitions import layout as layout_module
+from floe_dagster_iceberg.partitions import derive_layout, layout as layout_module
 from floe_dagster_iceberg.partitions.layout import time_transform
 from floe_dagster_iceberg.table import partition_layout
 from floe_dagster_iceberg.table.partition_layout import PartitionLayout

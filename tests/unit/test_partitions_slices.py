@@ -18,8 +18,10 @@ from dagster import (
 )
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models.partition_slice import NO_ROWS, KeySet, PartitionSlice, TimeRange
+from floe_dagster_iceberg.models.partition_slice import KeySet, PartitionSlice, TimeRange
 from floe_dagster_iceberg.partitions import build_slice
+
+NO_ROWS = PartitionSlice(any_of=())
 
 pytestmark = pytest.mark.requirement("D4", "S2-FR-040", "S3-3c")
 

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 import requests
 import sqlalchemy.exc
-from pydantic import BaseModel
-from pydantic import ValidationError as PydanticError
+from pydantic import BaseModel, ValidationError as PydanticError
 from pyiceberg import exceptions
 from pyiceberg.catalog.sql import SqlCatalog
 from support.http_stub import refused_url

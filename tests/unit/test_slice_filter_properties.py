@@ -8,8 +8,7 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pyiceberg.expressions.visitors import expression_evaluator
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record

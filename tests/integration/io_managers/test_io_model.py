@@ -23,8 +23,7 @@ from dagster import (
     asset,
     materialize,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
 from floe_dagster_iceberg.resources import IcebergResource

@@ -14,8 +14,7 @@ from support.span_tree import SpanRecorder
 from floe_dagster_iceberg.errors import FloeStorageError, NoSuchTableError, ValidationError
 from floe_dagster_iceberg.models import WriteConfig, WriteMode
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.telemetry import TRACE_ID_PROPERTY
-from floe_dagster_iceberg.telemetry import logs as telemetry_logs
+from floe_dagster_iceberg.telemetry import TRACE_ID_PROPERTY, logs as telemetry_logs
 
 TABLE = "bronze.orders"
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})

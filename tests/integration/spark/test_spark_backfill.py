@@ -5,8 +5,10 @@ from pathlib import Path
 import psutil
 import pytest
 from dagster import AssetExecutionContext, BackfillPolicy, DailyPartitionsDefinition, asset, materialize
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import (
+    DataFrame,
+    functions as F,  # noqa: N812 - Spark's own convention
+)
 from support.spark_lake import SparkLake
 
 from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager

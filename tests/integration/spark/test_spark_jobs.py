@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 from support.span_tree import SpanRecorder
 from support.spark_lake import SparkLake, keyed
 
-from floe_dagster_iceberg.telemetry import Telemetry
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import Telemetry, attributes as names
 
 
 @pytest.fixture

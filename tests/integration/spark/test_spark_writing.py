@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import (
+    DataFrame,
+    functions as F,  # noqa: N812 - Spark's own convention
+)
 from support.processes import wait_until
 from support.spark_lake import EVENTS, SparkLake, keyed
 

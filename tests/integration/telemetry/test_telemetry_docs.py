@@ -9,8 +9,7 @@ import pytest
 from opentelemetry import metrics
 from support.otlp_receiver import Receiver
 
-from floe_dagster_iceberg.telemetry import attributes
-from floe_dagster_iceberg.telemetry import metrics as instruments
+from floe_dagster_iceberg.telemetry import attributes, metrics as instruments
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "telemetry.md").read_text()
 
