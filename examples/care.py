@@ -9,13 +9,7 @@ import dagster as dg
 from definitions import defs, iceberg
 from examples.pipeline import run_job
 from examples.progress import Progress
-from floe_dagster_iceberg import (
-    CompiledArtifacts,
-    ExpiryPolicy,
-    Guardrail,
-    MaintenancePolicy,
-    create_iceberg_resources,
-)
+from floe_dagster_iceberg import CompiledArtifacts, ExpiryPolicy, Guardrail, MaintenancePolicy, create_iceberg_resources
 
 # Snapshots must be a day old to expire. The demo disables this guardrail by name, which is shown in the
 # metadata of the run.

@@ -86,31 +86,28 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.artifacts import CompiledArtifacts
     from floe_dagster_iceberg.asset_settings import iceberg_settings
     from floe_dagster_iceberg.factory import IcebergBundle, create_iceberg_resources
-    from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
-    from floe_dagster_iceberg.io_managers.build import create_io_manager, create_io_manager_from_artifacts
-    from floe_dagster_iceberg.io_managers.either import IcebergIOManager
-    from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
+    from floe_dagster_iceberg.io_managers.create import create_io_manager, create_io_manager_from_artifacts
+    from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager, IcebergIOManager, SparkIcebergIOManager
     from floe_dagster_iceberg.maintenance.definitions import build_maintenance_definitions
     from floe_dagster_iceberg.maintenance.health_checks import build_health_checks
-    from floe_dagster_iceberg.resources import IcebergResource
-    from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+    from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 # What brings an engine or Dagster along is loaded when it is first asked for: a code location loads quickly.
 _HOMES = {
-    "ArrowIcebergIOManager": "io_managers.arrow",
+    "ArrowIcebergIOManager": "io_managers.managers",
     "CompiledArtifacts": "artifacts",
     "IcebergBundle": "factory",
-    "IcebergIOManager": "io_managers.either",
+    "IcebergIOManager": "io_managers.managers",
     "IcebergResource": "resources",
-    "IcebergSparkResource": "spark_resource",
+    "IcebergSparkResource": "resources",
     "IcebergTableManager": "table.manager",
-    "SparkIcebergIOManager": "io_managers.spark",
+    "SparkIcebergIOManager": "io_managers.managers",
     "build_health_checks": "maintenance.health_checks",
     "build_maintenance_definitions": "maintenance.definitions",
     "create_iceberg_resources": "factory",
-    "create_io_manager": "io_managers.build",
-    "create_io_manager_from_artifacts": "io_managers.build",
+    "create_io_manager": "io_managers.create",
+    "create_io_manager_from_artifacts": "io_managers.create",
     "iceberg_settings": "asset_settings",
 }
 

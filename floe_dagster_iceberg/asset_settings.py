@@ -23,7 +23,7 @@ from floe_dagster_iceberg.models.writing import (
     WriteConfig,
     WriteMode,
 )
-from floe_dagster_iceberg.table.partition_layout import PartitionLayout
+from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
 PREFIX: Final = "iceberg/"
 _DAGSTER_WORDS: Final = ("table", "schema", "columns", "partition_expr")

@@ -17,11 +17,11 @@ from typing import Any
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, FloeStorageError, WriteError
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
-from floe_dagster_iceberg.plugins.lifecycle import HEALTH_CHECK_SECONDS, STARTUP_SECONDS, run_within
+from floe_dagster_iceberg.plugins.base import HEALTH_CHECK_SECONDS, STARTUP_SECONDS, run_within
+from floe_dagster_iceberg.plugins.error_translation import translated
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, HealthStatus, SparkConfigured, StoragePlugin
 from floe_dagster_iceberg.plugins.registry import BUILT_INS, Kind, built_in, open_catalog_plugin, open_storage_plugin
 from floe_dagster_iceberg.plugins.storage import BuiltInStorage, embedded_home
-from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.secrets import REDACTION_REGEX, resolve_text
 
 # Enough for every catalog a process talks to, and a bound for those that open one after another.

@@ -9,20 +9,17 @@ from typing import Any
 from dagster import AssetChecksDefinition, AssetsDefinition, AssetSpec, Definitions, ExecutorDefinition
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
-from floe_dagster_iceberg.asset_definitions import describe_iceberg_assets
+from floe_dagster_iceberg.asset_metadata import describe_iceberg_assets
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
-from floe_dagster_iceberg.io_managers.either import IcebergIOManager
-from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager, IcebergIOManager, SparkIcebergIOManager
 from floe_dagster_iceberg.kubernetes import PodSizes, build_executor
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring
 from floe_dagster_iceberg.maintenance.definitions import MaintenanceParts, build_parts
 from floe_dagster_iceberg.maintenance.health_checks import build_checks, check_key, tables_of
-from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
+from floe_dagster_iceberg.maintenance.policy import PolicySources
 from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.models import MaintenancePolicy
-from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
 from floe_dagster_iceberg.telemetry.setup import prepare
 
 _logger = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from dagster import (
     get_dagster_logger,
 )
 
+from floe_dagster_iceberg.models import snapshot_properties
 from floe_dagster_iceberg.telemetry import Telemetry, attributes as names
 
 _MOST_KEYS_SPELLED_OUT = 20
@@ -143,11 +144,11 @@ def build_snapshot_properties(
     context: OutputContext, run: RunIdentity, partition_keys: Sequence[str]
 ) -> dict[str, str]:
     """Snapshot properties that lead from a table back to the run that wrote it."""
-    properties = {"dagster.run-id": run.run_id, "dagster.step-key": run.step_key}
+    properties = {snapshot_properties.RUN_ID: run.run_id, snapshot_properties.STEP_KEY: run.step_key}
     if context.has_asset_key:
-        properties["dagster.asset-key"] = context.asset_key.to_user_string()
+        properties[snapshot_properties.ASSET_KEY] = context.asset_key.to_user_string()
     if partition_keys:
-        properties["dagster.partition-key"] = describe_keys(partition_keys)
+        properties[snapshot_properties.PARTITION_KEY] = describe_keys(partition_keys)
     return properties
 
 

@@ -16,7 +16,7 @@ from benchmarks.workers.rows import daily_rows, day_of, orders_of
 from benchmarks.workers.streaming import time_stream
 from benchmarks.workers.tables import open_iceberg, open_manager
 from floe_dagster_iceberg import ArrowIcebergIOManager
-from floe_dagster_iceberg.table._pyiceberg import manifest_reading, manifest_writing
+from floe_dagster_iceberg._pyiceberg import manifest_reader as manifest_reading, manifest_writer as manifest_writing
 from floe_dagster_iceberg.telemetry.setup import TelemetrySettings, prepare
 
 _STOPWATCH = Stopwatch()

@@ -18,7 +18,7 @@ from floe_dagster_iceberg.models import (
 )
 
 if TYPE_CHECKING:
-    from floe_dagster_iceberg.spark.maintenance import SparkProvider
+    from floe_dagster_iceberg.spark.procedures import SparkProvider
 
 _PLANNED = (
     MaintenanceOperation.COMPACTION,

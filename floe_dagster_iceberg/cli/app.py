@@ -251,7 +251,7 @@ def jars(folder: Path, *, places: tuple[str, ...]) -> None:
     With $FLOE_SPARK_JARS set to that folder, Spark starts without a network. REST catalogs need no
     jar of their own.
     """
-    from floe_dagster_iceberg.spark.jar_fetch import fetch_jars  # noqa: PLC0415
+    from floe_dagster_iceberg.spark.environment import fetch_jars  # noqa: PLC0415
 
     for jar in fetch_jars(places, folder):
         click.echo(jar)

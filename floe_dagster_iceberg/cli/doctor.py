@@ -23,8 +23,8 @@ from floe_dagster_iceberg.factory import create_iceberg_resources
 from floe_dagster_iceberg.maintenance.schedules import job_name
 from floe_dagster_iceberg.models import MaintenanceOperation
 from floe_dagster_iceberg.models.quantities import counted
-from floe_dagster_iceberg.plugins.lifecycle import run_within
-from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.plugins.base import run_within
+from floe_dagster_iceberg.plugins.error_translation import translated
 from floe_dagster_iceberg.secrets import redact
 
 # A store that responds does so within a second; a wrong address may never.
@@ -186,7 +186,7 @@ def _permissions(lakehouse: Lakehouse) -> Finding:
 def _java(lakehouse: Lakehouse) -> Finding:
     if lakehouse.spark.remote is not None:
         return CheckState.SKIPPED, "Spark runs on a Connect server; Java is not needed here."
-    from floe_dagster_iceberg.spark.java import ensure_java  # noqa: PLC0415 - Spark is optional here
+    from floe_dagster_iceberg.spark.environment import ensure_java  # noqa: PLC0415 - Spark is optional here
 
     return CheckState.OK, f"Java {ensure_java()}"
 
@@ -194,7 +194,7 @@ def _java(lakehouse: Lakehouse) -> Finding:
 def _jars(lakehouse: Lakehouse) -> Finding:
     if lakehouse.spark.remote is not None:
         return CheckState.SKIPPED, "Spark runs on a Connect server, which has its own."
-    from floe_dagster_iceberg.spark.jar_places import find_jars  # noqa: PLC0415 - it loads PySpark
+    from floe_dagster_iceberg.spark.environment import find_jars  # noqa: PLC0415 - it loads PySpark
 
     found = find_jars(lakehouse.iceberg.spark_packages(), lakehouse.spark.spark_config)
     if not found.missing:

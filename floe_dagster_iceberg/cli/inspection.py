@@ -20,7 +20,7 @@ from floe_dagster_iceberg.cli.reports import (
 )
 from floe_dagster_iceberg.maintenance.health_checks import find_breaches
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
-from floe_dagster_iceberg.maintenance.policy_sources import PolicySource
+from floe_dagster_iceberg.maintenance.policy import PolicySource
 from floe_dagster_iceberg.models import SnapshotInfo, TableHealth
 from floe_dagster_iceberg.models.quantities import counted, format_bytes
 from floe_dagster_iceberg.secrets import redact_properties

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Final
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.artifacts.sources import find_file
 from floe_dagster_iceberg.errors import NoSuchTableError, ValidationError
-from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySources
+from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySources
 from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.maintenance.table_selection import select_tables
 from floe_dagster_iceberg.models import TableIdentifier
 from floe_dagster_iceberg.models.faults import nearest
 from floe_dagster_iceberg.plugins.storage import embedded_home
-from floe_dagster_iceberg.resources import IcebergResource
+from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
 from floe_dagster_iceberg.secrets import resolve_text
-from floe_dagster_iceberg.spark_resource import IcebergSparkResource
 from floe_dagster_iceberg.table.names import to_identifier
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.models import HealthTier, SnapshotInfo, TableIdentifier
 from floe_dagster_iceberg.models.quantities import format_bytes
 from floe_dagster_iceberg.secrets import redact
-from floe_dagster_iceberg.table.health import measure_health
+from floe_dagster_iceberg.table.maintenance.health import measure_health
 
 
 def list_tables(lakehouse: Lakehouse, glob: str) -> TablesReport:

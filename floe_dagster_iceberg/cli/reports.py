@@ -6,13 +6,14 @@ from typing import Self
 
 from pydantic import AwareDatetime, Field
 
-from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySource
+from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySource
 from floe_dagster_iceberg.models import (
     MaintenanceOperation,
     MaintenanceResult,
     MaintenanceStatus,
     SnapshotInfo,
     TableHealth,
+    snapshot_properties,
 )
 from floe_dagster_iceberg.models.base import FrozenModel, Items
 
@@ -73,9 +74,9 @@ class SnapshotEntry(FrozenModel):
             total_records=snapshot.total_records,
             added_files=snapshot.added_files,
             deleted_files=snapshot.deleted_files,
-            run_id=noted("dagster.run-id"),
-            asset_key=noted("dagster.asset-key"),
-            partition_key=noted("dagster.partition-key"),
+            run_id=noted(snapshot_properties.RUN_ID),
+            asset_key=noted(snapshot_properties.ASSET_KEY),
+            partition_key=noted(snapshot_properties.PARTITION_KEY),
         )
 
 

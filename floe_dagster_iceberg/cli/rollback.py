@@ -7,16 +7,15 @@ from datetime import UTC, datetime
 from pyiceberg.table.refs import MAIN_BRANCH
 from rich.console import Console
 
+from floe_dagster_iceberg._pyiceberg.transaction import history_of
 from floe_dagster_iceberg.cli.console import cell, heading
 from floe_dagster_iceberg.cli.inspection import show_snapshots, snapshot_entries
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
 from floe_dagster_iceberg.cli.reports import SnapshotEntry
 from floe_dagster_iceberg.errors import RollbackError, SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import SnapshotInfo
-from floe_dagster_iceberg.table.ancestry import history_of
-from floe_dagster_iceberg.table.moments import to_timestamp_ms
+from floe_dagster_iceberg.table.commit.refs import find_in_history, find_in_time, to_timestamp_ms
 from floe_dagster_iceberg.table.names import to_identifier
-from floe_dagster_iceberg.table.ref_changes import find_in_history, find_in_time
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,87 @@
-"""The IO managers' settings, and the two doors that Dagster knows.
-
-Their work is in `storing.py` and `loading.py`, loaded when it is done: PyIceberg and Arrow take more than
-a second, which a code location must not pay.
-"""
+"""What a Dagster context says about an output or input, be it made by a run or by a unit test."""
 # ruff: noqa: PLC0415 - see above
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from dagster import ConfigurableIOManager, InputContext, OutputContext
+from dagster import ConfigurableIOManager, DagsterInvariantViolationError, InputContext, OutputContext
 from pydantic import Field
 
-from floe_dagster_iceberg.asset_settings import AssetSettings, table_identifier
+from floe_dagster_iceberg.asset_settings import AssetSettings, InputSettings, table_identifier
+from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.failures import dagster_failures
-from floe_dagster_iceberg.io_managers.contexts import output_settings, table_path, upstream_settings
 from floe_dagster_iceberg.models import CommitStrategy, TableIdentifier, WriteMode
 from floe_dagster_iceberg.resources import IcebergResource
 
 if TYPE_CHECKING:
-    from floe_dagster_iceberg.io_managers.engine import Engine
+    from floe_dagster_iceberg.io_managers.engines import Engine
     from floe_dagster_iceberg.table.manager import IcebergTableManager
+
+
+def owner_of(context: OutputContext | InputContext) -> str:
+    """What messages call the context: the asset being stored, else the output or input by its name."""
+    if isinstance(context, InputContext):
+        return f"input '{context.name}'" if context.has_input_name else "the input"
+    return f"asset '{context.asset_key.to_user_string()}'" if context.has_asset_key else f"output '{context.name}'"
+
+
+def name_of(kind: Any) -> str:
+    """What messages call a type or an annotation.
+
+    >>> name_of(list), name_of(Sequence)
+    ('list', 'collections.abc.Sequence')
+    """
+    if not isinstance(kind, type):
+        return str(kind)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def output_settings(context: OutputContext) -> AssetSettings:
+    """Settings of an output: its own metadata over that of its definition."""
+    return AssetSettings.from_metadata(context.definition_metadata, context.output_metadata, owner=owner_of(context))
+
+
+def input_settings(context: InputContext) -> InputSettings:
+    """Settings of an input."""
+    return InputSettings.from_metadata(context.definition_metadata, owner=owner_of(context))
+
+
+def upstream_settings(context: InputContext) -> AssetSettings:
+    """Settings of the asset or output that an input loads, as its definition says."""
+    output = context.upstream_output
+    return AssetSettings() if output is None else AssetSettings.from_metadata(output.definition_metadata)
+
+
+def table_path(context: OutputContext | InputContext) -> Sequence[str]:
+    """The words that name the table: of the asset key, else of the op.
+
+    Steps and outputs that Dagster maps over get a table each, because each is loaded by itself.
+    """
+    if context.has_asset_key:
+        return context.asset_key.path
+    output = context if isinstance(context, OutputContext) else context.upstream_output
+    if output is None:
+        raise ValidationError(f"{owner_of(context)} has neither an asset nor an upstream output. Give it an asset key.")
+    step = output.step_key.replace(".", "_").replace("[", "_").replace("]", "")
+    words = [step, *([] if output.name == "result" else [output.name]), *filter(None, [output.mapping_key])]
+    return ["_".join(words)]
+
+
+def wanted_type(context: InputContext) -> Any:
+    """The type that an input is annotated with, without `Optional` and `list` around it; None when there is none."""
+    try:
+        annotation = context.dagster_type.typing_type
+    except DagsterInvariantViolationError:
+        return None
+    if get_origin(annotation) is list:
+        # Collected outputs are loaded one by one; Dagster makes the list.
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in {Union, UnionType}:
+        wanted = [kind for kind in get_args(annotation) if kind is not NoneType]
+        annotation = wanted[0] if len(wanted) == 1 else annotation
+    return None if annotation is Any else annotation
 
 
 class IcebergIOManagerBase(ConfigurableIOManager):
@@ -76,7 +137,7 @@ class IcebergIOManagerBase(ConfigurableIOManager):
 
     def handle_output(self, context: OutputContext, obj: Any) -> None:
         """Write an output into its table; None is no output and writes nothing."""
-        from floe_dagster_iceberg.io_managers.storing import store_output
+        from floe_dagster_iceberg.io_managers.output import store_output
 
         if obj is None:
             # An asset that means it says so by its annotation, and Dagster does not ask then.
@@ -87,7 +148,7 @@ class IcebergIOManagerBase(ConfigurableIOManager):
 
     def load_input(self, context: InputContext) -> Any:
         """Load the rows of the upstream partitions as what the input's annotation names."""
-        from floe_dagster_iceberg.io_managers.loading import read_input
+        from floe_dagster_iceberg.io_managers.input import read_input
 
         with dagster_failures(context):
             return read_input(self, context)

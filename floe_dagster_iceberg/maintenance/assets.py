@@ -22,11 +22,11 @@ from dagster import (
 from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.failures import to_failure
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
-from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
+from floe_dagster_iceberg.maintenance.policy import PolicySources
 from floe_dagster_iceberg.maintenance.report import build_health_metadata, build_operation_metadata
 from floe_dagster_iceberg.maintenance.runner import MaintenanceRun, TableOutcome
 from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, HealthConfig, MaintenanceConfig, OrphanConfig
-from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceStatus
+from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceStatus, snapshot_properties
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.run_identity import describe_asset_run, telemetry_of_run
 from floe_dagster_iceberg.telemetry import Operation, attributes as names
@@ -78,8 +78,8 @@ class MaintenanceWiring:
             spark=self._spark(context),
             progress=context.log.info,
             snapshot_properties={
-                "dagster.run-id": context.run.run_id,
-                "dagster.asset-key": maintenance_key(which).to_user_string(),
+                snapshot_properties.RUN_ID: context.run.run_id,
+                snapshot_properties.ASSET_KEY: maintenance_key(which).to_user_string(),
             },
         )
         return MaintenanceRun(which, manager, maintenance, sources, context.log)

@@ -16,7 +16,7 @@ from dagster import (
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring, build_maintenance_assets
-from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
+from floe_dagster_iceberg.maintenance.policy import PolicySources
 from floe_dagster_iceberg.maintenance.schedules import build_compaction_sensor, build_jobs, build_schedules
 from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, MaintenanceSettings
 from floe_dagster_iceberg.models import MaintenanceOperation, MaintenancePolicy

@@ -1,9 +1,7 @@
 """What maintenance foresaw, did and found, as a person reads it."""
 
-from datetime import timedelta
 from typing import Final, assert_never
 
-from floe_dagster_iceberg.maintenance.policy_fields import is_size
 from floe_dagster_iceberg.models import (
     MaintenanceOperation,
     MaintenancePlan,
@@ -11,7 +9,7 @@ from floe_dagster_iceberg.models import (
     MaintenanceStatus,
     PlanReason,
 )
-from floe_dagster_iceberg.models.quantities import counted, format_bytes, format_duration
+from floe_dagster_iceberg.models.quantities import counted, format_bytes
 from floe_dagster_iceberg.secrets import redact
 
 _REASONS: Final = {
@@ -56,28 +54,3 @@ def _describe_work(result: MaintenanceResult) -> str:
             return f"{removed} became {result.files_added:,} ({format_bytes(result.bytes_added)})."
         case _:
             assert_never(result.operation)
-
-
-def format_setting(name: str, value: object) -> str:
-    """A setting of a policy as a person writes it.
-
-    >>> format_setting("expiry.max_age", timedelta(days=7)), format_setting("budget.max_rewrite_bytes", 2**30)
-    ('7 days', '1.0 GiB')
-    """
-    match value:
-        case None | ():
-            text = "none"
-        case _ if name == "compaction.partition_filter":
-            # A filter holds data values.
-            text = "set"
-        case timedelta():
-            text = format_duration(value)
-        case tuple():
-            text = ", ".join(map(str, value))
-        case bool():
-            text = "yes" if value else "no"
-        case int() | float():
-            text = format_bytes(value) if is_size(name) else f"{round(value, 2):,}".removesuffix(".0")
-        case _:
-            text = str(value)
-    return text

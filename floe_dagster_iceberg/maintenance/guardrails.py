@@ -11,7 +11,7 @@ from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE, MIN_ORPHAN_A
 from floe_dagster_iceberg.models.quantities import format_duration
 
 if TYPE_CHECKING:
-    from floe_dagster_iceberg.table.orphans import OrphanSearch
+    from floe_dagster_iceberg.table.maintenance.orphan_files import OrphanSearch
 
 _GC_ENABLED = "gc.enabled"
 

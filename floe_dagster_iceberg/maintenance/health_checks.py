@@ -20,9 +20,8 @@ from dagster import (
 from floe_dagster_iceberg.asset_settings import AssetSettings, table_identifier
 from floe_dagster_iceberg.errors import FloeStorageError, NoSuchTableError
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring
-from floe_dagster_iceberg.maintenance.descriptions import format_setting
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
-from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
+from floe_dagster_iceberg.maintenance.policy import PolicySources, format_setting
 from floe_dagster_iceberg.maintenance.report import draw_histogram
 from floe_dagster_iceberg.maintenance.runner import files_saved_per_mib
 from floe_dagster_iceberg.models import (

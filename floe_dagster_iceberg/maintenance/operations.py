@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from floe_dagster_iceberg.maintenance.run import TaskRunner
     from floe_dagster_iceberg.maintenance.task import Task
-    from floe_dagster_iceberg.spark.maintenance import SparkProvider
+    from floe_dagster_iceberg.spark.procedures import SparkProvider
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 # What an operation changes, and no deeper, is measured before and after it.
@@ -190,7 +190,7 @@ class TableMaintenance:
             NoSuchTableError: There is no such table.
             ValidationError: The table has no such quarantine.
         """
-        from floe_dagster_iceberg.table.orphans import restore_quarantines  # noqa: PLC0415 - it loads PyIceberg
+        from floe_dagster_iceberg.table.maintenance.orphan_files import restore_quarantines  # noqa: PLC0415 - it loads PyIceberg
 
         return restore_quarantines(self._manager.load_table(table), quarantine_id, dry_run=dry_run)
 
@@ -209,7 +209,7 @@ class TableMaintenance:
     def _measure(
         self, table: "Table", policy: MaintenancePolicy, tier: HealthTier, *, planned_for: "Task | None" = None
     ) -> TableHealth:
-        from floe_dagster_iceberg.table.health import measure_health  # noqa: PLC0415 - it loads PyIceberg
+        from floe_dagster_iceberg.table.maintenance.health import measure_health  # noqa: PLC0415 - it loads PyIceberg
 
         # What planning has read and found is not read again.
         task = planned_for if tier is HealthTier.FILES else None

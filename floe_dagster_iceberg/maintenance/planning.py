@@ -13,16 +13,15 @@ from floe_dagster_iceberg.maintenance import guardrails
 from floe_dagster_iceberg.maintenance.task import Task
 from floe_dagster_iceberg.models import CompactionStrategyType, MaintenanceEngine, MaintenancePlan, PlanReason
 from floe_dagster_iceberg.models.quantities import counted, format_bytes, format_duration
-from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.table.delete_groups import plan_delete_groups
-from floe_dagster_iceberg.table.file_groups import FileGroup, within_budget
-from floe_dagster_iceberg.table.live_files import LiveFiles
-from floe_dagster_iceberg.table.maintenance_marks import estimate_duration
+from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, plan_delete_groups, within_budget
+from floe_dagster_iceberg.table.maintenance.last_run import estimate_duration
+from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles
 
 if TYPE_CHECKING:
     # A run is about one operation, and loads what that one needs.
-    from floe_dagster_iceberg.table.manifest_rewrite import ManifestGroups
-    from floe_dagster_iceberg.table.orphans import OrphanSearch
+    from floe_dagster_iceberg.table.maintenance.manifests import ManifestGroups
+    from floe_dagster_iceberg.table.maintenance.orphan_files import OrphanSearch
 
 NEWEST_FORMAT_OF_PYICEBERG: Final = 2
 # Rows of a group are sorted in memory, where they take several times their size on disk.
@@ -91,7 +90,7 @@ def plan_position_deletes(task: Task) -> MaintenancePlan:
 
 def plan_snapshot_expiry(task: Task) -> MaintenancePlan:
     """Plan to expire old snapshots, with the files that only they reference."""
-    from floe_dagster_iceberg.table.expiry_run import forecast_expiry  # noqa: PLC0415 - see above
+    from floe_dagster_iceberg.table.maintenance.expire_files import forecast_expiry  # noqa: PLC0415 - see above
 
     table, policy = task.table, task.policy.expiry
     try:
@@ -133,7 +132,7 @@ def plan_manifest_rewrite(task: Task) -> tuple[MaintenancePlan, "ManifestGroups 
     Returns:
         The plan, and the manifests it rewrites.
     """
-    from floe_dagster_iceberg.table.manifest_rewrite import plan_manifests  # noqa: PLC0415 - see above
+    from floe_dagster_iceberg.table.maintenance.manifests import plan_manifests  # noqa: PLC0415 - see above
 
     table, policy = task.table, task.policy.manifests
     with translated(table.catalog.name, table=".".join(table.name())):
@@ -174,7 +173,7 @@ def plan_orphans(
     Returns:
         The plan, and what was found when it can be acted upon.
     """
-    from floe_dagster_iceberg.table.orphans import find_orphans  # noqa: PLC0415 - see above
+    from floe_dagster_iceberg.table.maintenance.orphan_files import find_orphans  # noqa: PLC0415 - see above
 
     table, policy = task.table, task.policy.orphans
     choice = choose_engine(task.policy.engine, None, has_spark=task.has_spark)

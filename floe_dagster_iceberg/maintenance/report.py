@@ -6,7 +6,7 @@ from typing import Final
 
 from dagster import MetadataValue
 
-from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySource
+from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySource
 from floe_dagster_iceberg.maintenance.runner import TableOutcome
 from floe_dagster_iceberg.models import (
     FileSizeBin,

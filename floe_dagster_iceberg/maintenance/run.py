@@ -15,18 +15,18 @@ from floe_dagster_iceberg.maintenance.planning import (
 from floe_dagster_iceberg.maintenance.table_selection import TableLocations
 from floe_dagster_iceberg.maintenance.task import Task, too_early
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenancePlan, MaintenanceResult
-from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.compaction import compact
-from floe_dagster_iceberg.table.file_groups import FileGroup, RewritePlan, to_group_limits
+from floe_dagster_iceberg.table.commit.commit import CommitBudget
+from floe_dagster_iceberg.table.maintenance.compaction import compact
+from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, RewritePlan, to_group_limits
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 from floe_dagster_iceberg.telemetry.metrics import count_reclaimed
 
 if TYPE_CHECKING:
     # A run is about one operation, and loads what that one needs; pyspark only if there is a session.
     from floe_dagster_iceberg.maintenance.spark_runner import SparkRun
-    from floe_dagster_iceberg.spark.maintenance import SparkProvider
-    from floe_dagster_iceberg.table.manifest_rewrite import ManifestGroups
-    from floe_dagster_iceberg.table.orphans import OrphanSearch
+    from floe_dagster_iceberg.spark.procedures import SparkProvider
+    from floe_dagster_iceberg.table.maintenance.manifests import ManifestGroups
+    from floe_dagster_iceberg.table.maintenance.orphan_files import OrphanSearch
 
 # Groups of files that one commit of a rewrite with partial progress takes.
 _GROUPS_PER_COMMIT = 10
@@ -136,7 +136,7 @@ class TaskRunner:
         )
 
     def _expire(self, task: Task) -> MaintenanceResult:
-        from floe_dagster_iceberg.table.expiry_run import expire  # noqa: PLC0415 - see above
+        from floe_dagster_iceberg.table.maintenance.expire_files import expire  # noqa: PLC0415 - see above
 
         # Snapshots are chosen again for each commit: a branch or tag may need them by then.
         return expire(
@@ -144,7 +144,7 @@ class TaskRunner:
         )
 
     def _rewrite_manifests(self, task: Task, planned: Planned) -> MaintenanceResult:
-        from floe_dagster_iceberg.table.manifest_rewrite import rewrite_manifests  # noqa: PLC0415 - see above
+        from floe_dagster_iceberg.table.maintenance.manifests import rewrite_manifests  # noqa: PLC0415 - see above
 
         return rewrite_manifests(
             task.table,
@@ -155,7 +155,7 @@ class TaskRunner:
         )
 
     def _remove_orphans(self, task: Task, planned: Planned) -> MaintenanceResult:
-        from floe_dagster_iceberg.table.orphans import purge_quarantine, quarantine_orphans  # noqa: PLC0415 - see above
+        from floe_dagster_iceberg.table.maintenance.orphan_files import purge_quarantine, quarantine_orphans  # noqa: PLC0415 - see above
 
         if planned.orphans is None:
             raise AssertionError("a plan to remove orphans holds them")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.maintenance.descriptions import describe_result
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
-from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySources
+from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySources
 from floe_dagster_iceberg.maintenance.table_selection import select_tables
 from floe_dagster_iceberg.models import (
     HealthTier,

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 
 from floe_dagster_iceberg.artifacts.shapes import raise_validation_error
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.maintenance.policy_sources import PolicySources
+from floe_dagster_iceberg.maintenance.policy import PolicySources
 from floe_dagster_iceberg.models import HealthTier, MaintenanceEngine, MaintenanceOperation, MaintenancePolicy
 from floe_dagster_iceberg.models.base import FrozenModel
 from floe_dagster_iceberg.models.faults import unknown_name

@@ -6,19 +6,18 @@ from typing import Any, TypeVar, assert_never
 
 from pyiceberg.table import Table
 
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
 from floe_dagster_iceberg.errors import CommitConflictError, CompactionError
 from floe_dagster_iceberg.maintenance.task import Task
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenancePlan, MaintenanceResult
-from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.spark.maintenance import ProcedureAnswer, SparkProcedures, SparkProvider
-from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_manifests
-from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.expiry import ExpiryPlan, Retention, plan_expiry
-from floe_dagster_iceberg.table.expiry_run import delete_old_metadata, to_retention
-from floe_dagster_iceberg.table.file_groups import to_group_limits
-from floe_dagster_iceberg.table.maintenance_marks import bytes_added_since, last_run_property
-from floe_dagster_iceberg.table.metadata_session import table_name
-from floe_dagster_iceberg.table.names import to_identifier
+from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.spark.procedures import ProcedureAnswer, SparkProcedures, SparkProvider
+from floe_dagster_iceberg.table.commit.commit import CommitBudget
+from floe_dagster_iceberg.table.maintenance.compaction_plan import to_group_limits
+from floe_dagster_iceberg.table.maintenance.expire_files import delete_old_metadata, to_retention
+from floe_dagster_iceberg.table.maintenance.expiry import ExpiryPlan, Retention, plan_expiry
+from floe_dagster_iceberg.table.maintenance.last_run import bytes_added_since, last_run_property
+from floe_dagster_iceberg.table.names import table_name, to_identifier
 
 T = TypeVar("T")
 

@@ -88,7 +88,7 @@ class TableLocations:
 
     def overlapping_tables(self, table: "Table") -> list[str]:
         """Names of the other tables whose files lie below this table's location, or above it."""
-        from floe_dagster_iceberg.table.stored_files import Place  # noqa: PLC0415 - it loads PyIceberg
+        from floe_dagster_iceberg.table.storage import Place  # noqa: PLC0415 - it loads PyIceberg
 
         own, name = Place.of(table.location()), ".".join(table.name())
         places = ((other, Place.of(location)) for other, location in self._locations if other != name)

@@ -18,14 +18,14 @@ from floe_dagster_iceberg.models import (
 )
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
 from floe_dagster_iceberg.models.quantities import format_duration
-from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.table.file_groups import FileGroup, plan_groups, to_group_limits
-from floe_dagster_iceberg.table.live_files import LiveFiles, read_live_files
-from floe_dagster_iceberg.table.maintenance_marks import last_run
+from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, plan_groups, to_group_limits
+from floe_dagster_iceberg.table.maintenance.last_run import last_run
+from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles, read_live_files
 from floe_dagster_iceberg.table.names import to_identifier
 
 if TYPE_CHECKING:
-    from floe_dagster_iceberg.table.reachability import ReadManifests
+    from floe_dagster_iceberg.table.maintenance.unreferenced_files import ReadManifests
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Task:
     @cached_property
     def manifests(self) -> "ReadManifests":
         """Manifests of expiring snapshots, read for the plan and not again for what follows it."""
-        from floe_dagster_iceberg.table.reachability import ReadManifests  # noqa: PLC0415 - only expiry needs it
+        from floe_dagster_iceberg.table.maintenance.unreferenced_files import ReadManifests  # noqa: PLC0415 - only expiry needs it
 
         return ReadManifests(self.table.io)
 
@@ -129,7 +129,7 @@ def too_early(task: Task) -> MaintenancePlan | None:
 def _last_run(task: Task) -> datetime | None:
     if task.operation is not MaintenanceOperation.ORPHAN_FILES:
         return last_run(task.table.metadata, task.operation)
-    from floe_dagster_iceberg.table.quarantine import load_quarantines  # noqa: PLC0415 - only orphans need it
+    from floe_dagster_iceberg.table.maintenance.orphan_files import load_quarantines  # noqa: PLC0415 - only orphans need it
 
     with translated(task.table.catalog.name, table=".".join(task.table.name())):
         return max((quarantine.created_at for quarantine in load_quarantines(task.table)), default=None)

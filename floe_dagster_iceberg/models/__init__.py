@@ -1,6 +1,5 @@
 """Frozen value types that users write or receive. No module here imports an engine."""
 
-from floe_dagster_iceberg.models.compaction import CompactionStrategy, CompactionStrategyType
 from floe_dagster_iceberg.models.config import (
     IcebergIOManagerConfig,
     IcebergTableManagerConfig,
@@ -21,6 +20,8 @@ from floe_dagster_iceberg.models.fields import (
 from floe_dagster_iceberg.models.identifiers import IDENTIFIER_PATTERN, TableIdentifier
 from floe_dagster_iceberg.models.maintenance import (
     CompactionPolicy,
+    CompactionStrategy,
+    CompactionStrategyType,
     ExpiryPolicy,
     Guardrail,
     HealthThresholds,
@@ -42,9 +43,8 @@ from floe_dagster_iceberg.models.maintenance_results import (
     TableHealth,
 )
 from floe_dagster_iceberg.models.partitioning import PartitionField, PartitionSpec, PartitionTransform
-from floe_dagster_iceberg.models.schema import TableSchema
+from floe_dagster_iceberg.models.schema import TableConfig, TableSchema
 from floe_dagster_iceberg.models.snapshots import OperationType, SnapshotInfo
-from floe_dagster_iceberg.models.table_config import TableConfig
 from floe_dagster_iceberg.models.writing import CommitStrategy, RowFilter, WriteConfig, WriteMode
 
 __all__ = [

@@ -6,8 +6,8 @@ from typing import Any, Final, Self
 from pydantic import AliasChoices, ConfigDict, Field, SecretStr, model_validator
 
 from floe_dagster_iceberg.models.base import FrozenModel
-from floe_dagster_iceberg.models.compaction import DEFAULT_TARGET_FILE_SIZE_BYTES
 from floe_dagster_iceberg.models.identifiers import Namespace
+from floe_dagster_iceberg.models.maintenance import DEFAULT_TARGET_FILE_SIZE_BYTES
 from floe_dagster_iceberg.models.writing import CommitStrategy, RowsOutside, WriteMode
 
 

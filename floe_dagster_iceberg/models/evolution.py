@@ -32,7 +32,11 @@ _ARGUMENTS: Final[dict[SchemaChangeType, tuple[tuple[str, ...], tuple[str, ...]]
     SchemaChangeType.DELETE_COLUMN: ((), ()),
     SchemaChangeType.UPDATE_DOC: (("new_doc",), ()),
 }
+
+
 _ALL_ARGUMENTS: Final = ("new_type", "new_name", "new_doc", "precision", "scale", "length")
+
+
 _INCOMPATIBLE: Final = frozenset({SchemaChangeType.DELETE_COLUMN, SchemaChangeType.MAKE_REQUIRED})
 
 

@@ -1,8 +1,8 @@
-"""What the built-in plugins share: metadata, lifecycle, and the plain catalog operations."""
+"""Work that must not take longer than promised."""
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -10,10 +10,46 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, FloeStorageError, ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel
-from floe_dagster_iceberg.plugins.lifecycle import HEALTH_CHECK_SECONDS, run_within
+from floe_dagster_iceberg.plugins.error_translation import translated
 from floe_dagster_iceberg.plugins.mapping import Setting, engine_properties, passed_through
 from floe_dagster_iceberg.plugins.protocols import HealthStatus
-from floe_dagster_iceberg.plugins.translation import translated
+
+T = TypeVar("T")
+
+
+STARTUP_SECONDS = 30.0
+
+
+HEALTH_CHECK_SECONDS = 5.0
+
+
+def run_within(seconds: float, work: Callable[[], T]) -> T:
+    """Run `work`, and stop waiting for it after so many seconds.
+
+    A thread cannot be killed, so the work itself goes on in the background; it never keeps
+    the process alive.
+
+    Raises:
+        TimeoutError: `work` is not done in time.
+    """
+    results: list[T] = []
+    failures: list[BaseException] = []
+
+    def collect() -> None:
+        try:
+            results.append(work())
+        # Whatever it is belongs to the caller's thread, which raises it again.
+        except BaseException as failure:  # noqa: BLE001
+            failures.append(failure)
+
+    thread = threading.Thread(target=collect, name="floe-bounded-work", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failures:
+        raise failures[0]
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:g} seconds")
+    return results[0]
 
 
 class PluginConfig(FrozenModel):
@@ -37,6 +73,8 @@ class CatalogConfig(PluginConfig):
 
 
 ConfigT = TypeVar("ConfigT", bound=PluginConfig)
+
+
 CatalogConfigT = TypeVar("CatalogConfigT", bound=CatalogConfig)
 
 

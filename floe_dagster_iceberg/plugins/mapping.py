@@ -6,13 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, SecretStr
 
-from floe_dagster_iceberg.secrets import (
-    NamedSecret,
-    SecretReference,
-    resolve_properties,
-    resolve_secret,
-    resolve_text,
-)
+from floe_dagster_iceberg.secrets import NamedSecret, SecretReference, resolve_properties, resolve_secret, resolve_text
 
 Engine = Literal["python", "java"]
 

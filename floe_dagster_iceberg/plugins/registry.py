@@ -14,12 +14,16 @@ from pydantic import BaseModel
 from floe_dagster_iceberg.errors import PluginNotFoundError, ValidationError
 from floe_dagster_iceberg.models.faults import field_errors
 from floe_dagster_iceberg.plugins.base import BuiltInPlugin
-from floe_dagster_iceberg.plugins.metastores import GlueCatalogPlugin, HiveCatalogPlugin
-from floe_dagster_iceberg.plugins.object_stores import AzureStoragePlugin, GcsStoragePlugin, S3StoragePlugin
+from floe_dagster_iceberg.plugins.glue_hive import GlueCatalogPlugin, HiveCatalogPlugin
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, StoragePlugin
 from floe_dagster_iceberg.plugins.rest import PolarisCatalogPlugin, RestCatalogPlugin
 from floe_dagster_iceberg.plugins.sql import SqlCatalogPlugin
-from floe_dagster_iceberg.plugins.storage import LocalStoragePlugin
+from floe_dagster_iceberg.plugins.storage import (
+    AzureStoragePlugin,
+    GcsStoragePlugin,
+    LocalStoragePlugin,
+    S3StoragePlugin,
+)
 from floe_dagster_iceberg.secrets import resolve_text
 
 Kind = Literal["catalog", "storage"]

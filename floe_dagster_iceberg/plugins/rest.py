@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.models import RetryConfig
 from floe_dagster_iceberg.plugins.base import BuiltInCatalog, CatalogConfig
+from floe_dagster_iceberg.plugins.error_translation import translated
 from floe_dagster_iceberg.plugins.mapping import Setting, as_milliseconds, resolved
-from floe_dagster_iceberg.plugins.translation import translated
 from floe_dagster_iceberg.secrets import SecretValue, is_secret_key
 
 AccessDelegation = Literal["vended-credentials", "remote-signing", "none"]
@@ -116,12 +116,12 @@ class RestCatalogPlugin(BuiltInCatalog[RestCatalogConfig]):
 
     def open_catalog(self, properties: dict[str, str]) -> Any:
         # requests and PyIceberg's REST client are slow to import, and a code location needs neither.
-        from floe_dagster_iceberg.plugins._rest_session import (  # noqa: PLC0415
+        from floe_dagster_iceberg._pyiceberg.rest_catalog import (  # noqa: PLC0415
             ClientCredentials,
             FloeRestCatalog,
+            HttpPolicy,
             PolarisCatalog,
         )
-        from floe_dagster_iceberg.plugins.http import HttpPolicy  # noqa: PLC0415
 
         policy = HttpPolicy(
             connect_timeout_seconds=self.config.connect_timeout_seconds,

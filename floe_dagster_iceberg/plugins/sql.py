@@ -64,7 +64,7 @@ class SqlCatalogPlugin(BuiltInCatalog[SqlCatalogConfig]):
 
     def open_catalog(self, properties: dict[str, str]) -> Any:
         # SQLAlchemy costs a third of a second to import, which a code location must not pay.
-        from floe_dagster_iceberg.plugins._sql_catalog import FloeSqlCatalog  # noqa: PLC0415
+        from floe_dagster_iceberg._pyiceberg.sql_catalog import FloeSqlCatalog  # noqa: PLC0415
 
         if (file := self._sqlite_file()) is not None:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -15,9 +15,8 @@ import pyspark
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.secrets import REDACTION_REGEX, is_secret_key
-from floe_dagster_iceberg.spark.java import find_user_home
-from floe_dagster_iceberg.spark.logs import LogBridge
-from floe_dagster_iceberg.spark.packages import jar_conf, listed
+from floe_dagster_iceberg.spark.environment import find_user_home, jar_conf, listed
+from floe_dagster_iceberg.spark.log_bridge import LogBridge
 
 SCRATCH_VARIABLE: Final = "FLOE_SPARK_SCRATCH"
 CATALOG_PREFIX: Final = "spark.sql.catalog."

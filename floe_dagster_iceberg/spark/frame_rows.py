@@ -1,27 +1,146 @@
-"""The rows of a frame as one attempt writes them, for the schema that the table has then."""
+"""Whether the key columns of a frame can identify its rows."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyspark.sql import (
-    DataFrame,
-    functions as F,  # noqa: N812 - Spark's own convention
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
 )
+from pyspark.sql import Column, DataFrame, functions as F, types as spark  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.models import WriteMode
-from floe_dagster_iceberg.spark.failures import SPARK_ERRORS
-from floe_dagster_iceberg.spark.guard import OutsideCount, SparkPartitionCheck
-from floe_dagster_iceberg.spark.interruption import run_action
-from floe_dagster_iceberg.spark.keys import check_frame_keys
-from floe_dagster_iceberg.spark.names import quote
-from floe_dagster_iceberg.spark.rows import conform, nullable_but_required, refuse_nulls
-from floe_dagster_iceberg.spark.schemas import to_arrow_schema
-from floe_dagster_iceberg.spark.write import arrange
-from floe_dagster_iceberg.table.upsert import check_keys
-from floe_dagster_iceberg.table.write import TableWrite
+from floe_dagster_iceberg.spark.errors import NULL_IN_REQUIRED_COLUMN, SPARK_ERRORS
+from floe_dagster_iceberg.spark.jobs import run_action
+from floe_dagster_iceberg.spark.row_scope import OutsideCount, SparkPartitionCheck
+from floe_dagster_iceberg.spark.statements import arrange
+from floe_dagster_iceberg.spark.types import quote, to_arrow_schema, to_spark_type
+from floe_dagster_iceberg.table.write.upsert import check_keys, null_keys_error, repeated_keys_error
+from floe_dagster_iceberg.table.write.write import TableWrite
+
+
+def check_frame_keys(table: str, frame: DataFrame, keys: Sequence[str]) -> None:
+    """Refuse keys that are NULL or appear twice; one job.
+
+    Raises:
+        ValidationError: They do.
+    """
+    grouped = frame.groupBy(*(F.col(quote(key)).alias(f"key_{number}") for number, key in enumerate(keys)))
+    nulls = [
+        F.sum(F.when(F.col(f"key_{number}").isNull(), F.col("n")).otherwise(0)).alias(f"nulls_{number}")
+        for number in range(len(keys))
+    ]
+    repeated = F.sum(F.col("n") - 1).alias("repeated")
+    counted = grouped.agg(F.count(F.lit(1)).alias("n")).agg(repeated, *nulls)
+    found = run_action(frame.sparkSession, counted.first)
+    if found is None:
+        return
+    for number, key in enumerate(keys):
+        if rows := found[f"nulls_{number}"]:
+            raise null_keys_error(table, key, rows=rows)
+    if rows := found["repeated"]:
+        raise repeated_keys_error(table, keys, rows=rows)
+
+
+# Any value that is not NULL; it is never reached.
+_NEVER_USED: Final[Mapping[type[IcebergType], Any]] = {
+    BooleanType: False,
+    IntegerType: 0,
+    LongType: 0,
+    FloatType: 0,
+    DoubleType: 0,
+    DecimalType: 0,
+    DateType: "1970-01-01",
+    TimestampType: "1970-01-01",
+    TimestamptzType: "1970-01-01",
+    StringType: "",
+    UUIDType: "",
+    BinaryType: "",
+    FixedType: "",
+}
+
+
+def conform(frame: DataFrame, schema: Schema) -> DataFrame:
+    """The frame with exactly the columns of a schema; what it lacks is NULL, what is narrower is widened."""
+    have = {field.name: field.dataType for field in frame.schema.fields}
+    columns = [
+        _conform(F.col(quote(field.name)), have.get(field.name), field.field_type).alias(field.name)
+        for field in schema.fields
+    ]
+    return frame.select(*columns)
+
+
+def refuse_nulls(frame: DataFrame, schema: Schema) -> DataFrame:
+    """The frame, failing where a required column is NULL.
+
+    Spark refuses a column that could be NULL, which without this nearly all of them could.
+    """
+    for field in nullable_but_required(frame, schema):
+        column, kind = F.col(quote(field)), schema.find_type(field)
+        failure = F.raise_error(F.lit(NULL_IN_REQUIRED_COLUMN)).cast(to_spark_type(kind))
+        never = F.lit(_NEVER_USED[type(kind)]).cast(to_spark_type(kind))
+        frame = frame.withColumn(field, F.coalesce(column, F.coalesce(failure, never)))
+    return frame
+
+
+def nullable_but_required(frame: DataFrame, schema: Schema) -> list[str]:
+    """Columns of single values that the table requires and of which Spark does not know that they hold no NULL."""
+    nullable = {field.name for field in frame.schema.fields if field.nullable}
+    return [
+        field.name
+        for field in schema.fields
+        if field.required and field.name in nullable and type(field.field_type) in _NEVER_USED
+    ]
+
+
+def _conform(column: Column, have: spark.DataType | None, want: IcebergType) -> Column:
+    if have is None or isinstance(have, spark.NullType):
+        return F.lit(None).cast(to_spark_type(want))
+    if _ddl(have.simpleString()) == _ddl(to_spark_type(want)):
+        return column
+    match have, want:
+        case spark.StructType(), StructType():
+            return _conform_struct(column, have, want)
+        case spark.ArrayType(), ListType():
+            return F.transform(column, lambda element: _conform(element, have.elementType, want.element_type))
+        case spark.MapType(), MapType():
+            return F.transform_values(column, lambda _, value: _conform(value, have.valueType, want.value_type))
+        case _:
+            return column.cast(to_spark_type(want))
+
+
+def _conform_struct(column: Column, have: spark.StructType, want: StructType) -> Column:
+    inner = {field.name: field.dataType for field in have.fields}
+    fields = [
+        _conform(column.getField(field.name), inner.get(field.name), field.field_type).alias(field.name)
+        for field in want.fields
+    ]
+    # A struct that is NULL stays NULL, rather than becoming one of NULLs.
+    return F.when(column.isNotNull(), F.struct(*fields))
+
+
+def _ddl(text: str) -> str:
+    return text.lower().replace(" ", "").replace("`", "")
+
 
 # Partitions, so that `coalesce` leaves a frame of rows in memory as it is.
 _MORE_THAN_ANY_FRAME_HAS: Final = 1_000_000

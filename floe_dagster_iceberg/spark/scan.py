@@ -13,12 +13,10 @@ from pyspark.sql import (
 )
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
-from floe_dagster_iceberg.spark.causes import shown
-from floe_dagster_iceberg.spark.conditions import to_condition
-from floe_dagster_iceberg.spark.failures import SPARK_ERRORS, Failure, kind_of, to_error
-from floe_dagster_iceberg.spark.names import quote
-from floe_dagster_iceberg.spark.rows import conform
-from floe_dagster_iceberg.spark.schemas import to_spark_schema
+from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, Failure, kind_of, shown, to_error
+from floe_dagster_iceberg.spark.filters import to_condition
+from floe_dagster_iceberg.spark.frame_rows import conform
+from floe_dagster_iceberg.spark.types import quote, to_spark_schema
 from floe_dagster_iceberg.table.names import table_name
 from floe_dagster_iceberg.telemetry import attributes as names, describe_table, traced_step
 

@@ -1,6 +1,6 @@
 """Spans, metrics and structured logs of every public operation. Never raises, never shows a data value."""
 
-from floe_dagster_iceberg.telemetry.attributes import SCOPE, TRACE_ID_PROPERTY
+from floe_dagster_iceberg.telemetry.attributes import SCOPE
 from floe_dagster_iceberg.telemetry.spans import (
     Operation,
     Telemetry,
@@ -10,19 +10,16 @@ from floe_dagster_iceberg.telemetry.spans import (
     describe_written,
     running_operation,
     step,
-    trace_properties,
-)
-from floe_dagster_iceberg.telemetry.tracing import (
     tell_maintenance,
     tell_snapshot,
     tell_written,
+    trace_properties,
     traced,
     traced_step,
 )
 
 __all__ = [
     "SCOPE",
-    "TRACE_ID_PROPERTY",
     "Operation",
     "Telemetry",
     "annotate",

@@ -6,7 +6,7 @@ import pytest
 from dagster import AssetKey, AssetsDefinition, AssetSpec, asset, multi_asset
 from support.warehouse import Warehouse
 
-from floe_dagster_iceberg.asset_definitions import describe_iceberg_assets
+from floe_dagster_iceberg.asset_metadata import describe_iceberg_assets
 from floe_dagster_iceberg.errors import ValidationError
 
 pytestmark = pytest.mark.requirement("S3-3b", "S0-I1")

@@ -19,7 +19,7 @@ from support.table_facts import live_files, to_path
 from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
-from floe_dagster_iceberg.table.idempotency import snapshot_id_for
+from floe_dagster_iceberg.table.commit.commit import snapshot_id_for
 
 pytestmark = pytest.mark.requirement("D3", "D7")
 

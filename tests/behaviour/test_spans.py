@@ -10,8 +10,8 @@ from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
-from floe_dagster_iceberg.io_managers.either import IcebergIOManager
-from floe_dagster_iceberg.telemetry import TRACE_ID_PROPERTY
+from floe_dagster_iceberg.io_managers.managers import IcebergIOManager
+from floe_dagster_iceberg.models import snapshot_properties
 
 REGIONS = StaticPartitionsDefinition(["eu", "us"])
 OF_TABLE = {"catalog.name": "floe", "table.identifier": "public.sales", "namespace": "public"}
@@ -216,7 +216,7 @@ def test_a_snapshot_leads_to_its_trace_and_its_run(warehouse: Warehouse, recorde
 
     (trace_id,) = recorder.trace_ids()
     summary = warehouse.table("sales").metadata.current_snapshot().summary
-    assert (summary[TRACE_ID_PROPERTY], summary["dagster.run-id"]) == (trace_id, result.run_id)
+    assert (summary[snapshot_properties.TRACE_ID], summary["dagster.run-id"]) == (trace_id, result.run_id)
     (materialization,) = result.asset_materializations_for_node("sales")
     assert materialization.metadata["iceberg/trace_id"].value == trace_id
 

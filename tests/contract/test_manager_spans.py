@@ -13,8 +13,8 @@ from support.span_tree import SOME, SpanRecorder, SpanTree
 
 from floe_dagster_iceberg.errors import CatalogConnectionError
 from floe_dagster_iceberg.models import SchemaChange, SchemaChangeType, SchemaEvolution
-from floe_dagster_iceberg.table.managed_snapshots import ManagedSnapshots
 from floe_dagster_iceberg.table.manager import IcebergTableManager
+from floe_dagster_iceberg.table.manager.snapshots import ManagedSnapshots
 
 TABLE = "bronze.orders"
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})

@@ -9,7 +9,7 @@ from pyiceberg import exceptions
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from floe_dagster_iceberg.plugins.translation import TRANSLATIONS
+from floe_dagster_iceberg.plugins.error_translation import TRANSLATIONS
 
 
 @pytest.mark.requirement("S0-X1..6")

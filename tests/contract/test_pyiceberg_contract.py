@@ -29,9 +29,10 @@ from pyiceberg.types import LongType
 from support.lake import Lake
 from support.table_facts import live_files
 
+from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
+from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, summary_property
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
-from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction, summary_property
-from floe_dagster_iceberg.table.file_changes import FileChanges
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 # The only places that may name a private symbol of PyIceberg.
@@ -196,7 +197,7 @@ import_all(pyiceberg)
 before = functions()
 import floe_dagster_iceberg
 import_all(floe_dagster_iceberg)
-from floe_dagster_iceberg.plugins._sql_catalog import FloeSqlCatalog
+from floe_dagster_iceberg._pyiceberg.sql_catalog import FloeSqlCatalog
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ from pyiceberg.table.update import update_table_metadata
 from pyiceberg.types import LongType
 from support.lake import Lake
 
-from floe_dagster_iceberg.plugins._sql_catalog import FloeSqlCatalog, next_metadata
+from floe_dagster_iceberg._pyiceberg.sql_catalog import FloeSqlCatalog, next_metadata
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 ONE_ROW = pa.table({"id": [1]})

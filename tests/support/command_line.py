@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg.cli.app import main
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 

@@ -29,7 +29,7 @@ from dagster import (
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
-from floe_dagster_iceberg.io_managers.build import create_io_manager
+from floe_dagster_iceberg.io_managers.create import create_io_manager
 from floe_dagster_iceberg.models import IcebergIOManagerConfig
 
 LAKE, HOME = "FLOE_TEST_LAKE", "FLOE_TEST_DAGSTER_HOME"

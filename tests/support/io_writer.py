@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 from dagster import AssetExecutionContext, DailyPartitionsDefinition, asset, materialize
 
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
-from floe_dagster_iceberg.plugins import _sql_catalog
+from floe_dagster_iceberg._pyiceberg import sql_catalog as _sql_catalog
+from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.table import manager
 

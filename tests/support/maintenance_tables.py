@@ -14,13 +14,14 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType
 
+from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
+from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.models import CompactionPolicy, ExpiryPolicy, MaintenancePolicy, ManifestPolicy, OrphanPolicy
-from floe_dagster_iceberg.table._pyiceberg import SnapshotProducer, TableTransaction
-from floe_dagster_iceberg.table.arrow_rows import ArrowRows
-from floe_dagster_iceberg.table.commit import new_snapshot_id
-from floe_dagster_iceberg.table.data_files import DataFileWriter
-from floe_dagster_iceberg.table.file_changes import FileChanges
+from floe_dagster_iceberg.table.arrow_input import ArrowRows
+from floe_dagster_iceberg.table.commit.commit import new_snapshot_id
 from floe_dagster_iceberg.table.manager import IcebergTableManager
+from floe_dagster_iceberg.table.write.data_file_writer import DataFileWriter
 
 ORDERS = "bronze.orders"
 DAY = timedelta(days=1)

@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.update import AddSnapshotUpdate
 
-from floe_dagster_iceberg.table._pyiceberg import AddSnapshotUpdate, TableTransaction, point_ref
-from floe_dagster_iceberg.table.branches import new_branch
-from floe_dagster_iceberg.table.commit import new_snapshot_id
+from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, point_ref
+from floe_dagster_iceberg.table.commit.commit import new_snapshot_id
+from floe_dagster_iceberg.table.commit.refs import new_branch
 
 T = "bronze.numbers"
 SCHEMA = pa.schema([("n", pa.int64())])

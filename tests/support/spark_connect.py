@@ -7,7 +7,7 @@ from pathlib import Path
 import pyspark
 from support.processes import answers, free_port, running, wait_until
 
-from floe_dagster_iceberg.spark.packages import jar_conf
+from floe_dagster_iceberg.spark.environment import jar_conf
 
 SPARK_HOME = Path(pyspark.__file__).parent
 SQLITE = "org.xerial:sqlite-jdbc:3.50.3.0"

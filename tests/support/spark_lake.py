@@ -13,13 +13,12 @@ from support.spark_session import spark_resource, to_frame
 
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, KeySet, PartitionSlice
-from floe_dagster_iceberg.resources import IcebergResource, TableManagerSettings
-from floe_dagster_iceberg.spark.deposit import write_frame_once
-from floe_dagster_iceberg.spark_resource import IcebergSparkResource
-from floe_dagster_iceberg.table.commit import CommitBudget
+from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource, TableManagerSettings
+from floe_dagster_iceberg.spark.exactly_once import write_frame_once
+from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.table.scope import RowScope
-from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
+from floe_dagster_iceberg.table.write.row_scope import RowScope
+from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
 
 EVENTS = TableIdentifier.from_string("public.events")
 

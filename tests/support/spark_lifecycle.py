@@ -10,8 +10,7 @@ from typing import Any
 import dagster as dg
 import psutil
 
-from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
 
 CANARY = "canary-5d0e-secret"
 

@@ -21,10 +21,9 @@ from pyspark.sql import (
 )
 from support.io_results import failure_of
 
-from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
-from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark.interruption import is_connect, run_action
-from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+from floe_dagster_iceberg.io_managers.managers import SparkIcebergIOManager
+from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
+from floe_dagster_iceberg.spark.jobs import is_connect, run_action
 from floe_dagster_iceberg.telemetry import Telemetry
 
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")

@@ -7,8 +7,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
 
 MASTER = "local[2]"
 # The jars of all lakes always come along, so that tests of different ones can have the same Spark.

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from support.spark_lake import SparkLake
 from support.spark_slow_write import slow_rows
 
-from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import SparkIcebergIOManager
 
 
 def main(folder: str) -> None:

@@ -13,9 +13,8 @@ from pyspark.sql.functions import broadcast
 from support.place import Place
 from support.spark_session import spark_resource, to_frame
 
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
 from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
-from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager, SparkIcebergIOManager
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 

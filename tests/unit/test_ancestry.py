@@ -4,7 +4,7 @@ import pyarrow as pa
 from pyiceberg.table.snapshots import ancestors_of, is_ancestor_of
 from support.lake import Lake
 
-from floe_dagster_iceberg.table.ancestry import history_of, is_in_history
+from floe_dagster_iceberg._pyiceberg.transaction import history_of, is_in_history
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
-from floe_dagster_iceberg.table.commit import CommitBudget, new_snapshot_id
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, new_snapshot_id
 
 RETRIES = st.integers(1, 10)
 DELAYS = st.floats(0.1, 30)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from floe_dagster_iceberg.table.dictionaries import FEWEST_ROWS, unrepeated_columns
+from floe_dagster_iceberg.table.write.rolling_files import FEWEST_ROWS, unrepeated_columns
 
 ROWS = 100_000
 

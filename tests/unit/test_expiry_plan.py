@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
-from floe_dagster_iceberg.table.expiry import Retention, newest_first, plan_expiry
+from floe_dagster_iceberg.table.maintenance.expiry import Retention, newest_first, plan_expiry
 
 NOW_MS = 1_000_000
 

@@ -4,7 +4,7 @@ import pytest
 from pyiceberg.manifest import DataFile
 
 from floe_dagster_iceberg.models import CompactionStrategy
-from floe_dagster_iceberg.table.file_groups import FileGroup, split_for_workers
+from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, split_for_workers
 
 MIB = 1024 * 1024
 TARGET = 128 * MIB

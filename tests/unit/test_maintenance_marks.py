@@ -11,7 +11,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
 from floe_dagster_iceberg.models import MaintenanceOperation
-from floe_dagster_iceberg.table.maintenance_marks import (
+from floe_dagster_iceberg.table.maintenance.last_run import (
     estimate_duration,
     last_run,
     last_run_property,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from floe_dagster_iceberg.table.stored_files import Place
+from floe_dagster_iceberg.table.storage import Place
 
 
 @pytest.mark.parametrize(

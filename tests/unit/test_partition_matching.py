@@ -30,7 +30,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, IntegerType, NestedField, StringType
 
-from floe_dagster_iceberg.table._pyiceberg.partition_matching import matching
+from floe_dagster_iceberg._pyiceberg.evaluators import matching
 
 PARTITION = Schema(
     NestedField(1000, "day", IntegerType()),

@@ -24,12 +24,12 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from floe_dagster_iceberg import partitions as layout_module
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partitioning import PartitionTransform
-from floe_dagster_iceberg.partitions import derive_layout, layout as layout_module
-from floe_dagster_iceberg.partitions.layout import time_transform
-from floe_dagster_iceberg.table import partition_layout
-from floe_dagster_iceberg.table.partition_layout import PartitionLayout
+from floe_dagster_iceberg.partitions import derive_layout, time_transform
+from floe_dagster_iceberg.table.schema import partition_spec as partition_layout
+from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
 pytestmark = pytest.mark.requirement("S3-3c", "S2-FR-033")
 

@@ -8,8 +8,8 @@ import pytest
 import requests
 from requests.adapters import BaseAdapter
 
+from floe_dagster_iceberg._pyiceberg.rest_catalog import BoundedAdapter, HttpPolicy
 from floe_dagster_iceberg.models import RetryConfig
-from floe_dagster_iceberg.plugins.http import BoundedAdapter, HttpPolicy
 
 POLICY = HttpPolicy(
     connect_timeout_seconds=2,

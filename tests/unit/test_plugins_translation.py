@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from support.http_stub import refused_url
 
 from floe_dagster_iceberg import errors
-from floe_dagster_iceberg.plugins.translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translated
 from floe_dagster_iceberg.secrets import remember_secret
 
 TABLE = "bronze.orders"

@@ -5,7 +5,7 @@ import pytest
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts, EnforcementLevel, Governance
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.maintenance.policy_sources import EffectivePolicy, PolicySource, PolicySources
+from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySource, PolicySources
 from floe_dagster_iceberg.maintenance.settings import DEFAULT_CRONS, MaintenanceSettings
 from floe_dagster_iceberg.models import (
     CompactionPolicy,

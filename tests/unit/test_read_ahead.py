@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from floe_dagster_iceberg.table.read_ahead import in_larger_pieces, read_ahead
+from floe_dagster_iceberg.table.maintenance.compaction import in_larger_pieces, read_ahead
 
 MIB = 1024 * 1024
 

@@ -35,7 +35,7 @@ from pyiceberg.types import (
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, KeySet, PartitionSlice, TimeRange
 from floe_dagster_iceberg.partitions import build_slice
-from floe_dagster_iceberg.table.slice_filter import match_rows, to_expression
+from floe_dagster_iceberg.table.filter.partition_slice import match_rows, to_expression
 
 NO_ROWS = PartitionSlice(any_of=())
 

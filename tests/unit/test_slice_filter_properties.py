@@ -25,7 +25,7 @@ from pyiceberg.types import (
 
 from floe_dagster_iceberg.models.partition_slice import PartitionSlice
 from floe_dagster_iceberg.partitions import build_slice
-from floe_dagster_iceberg.table.slice_filter import match_rows, to_expression
+from floe_dagster_iceberg.table.filter.partition_slice import match_rows, to_expression
 
 pytestmark = pytest.mark.requirement("D4", "S2-FR-040")
 

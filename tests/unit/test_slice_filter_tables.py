@@ -13,8 +13,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg.partitions import build_slice, derive_layout
-from floe_dagster_iceberg.table.partition_layout import PartitionLayout
-from floe_dagster_iceberg.table.slice_filter import to_expression
+from floe_dagster_iceberg.table.filter.partition_slice import to_expression
+from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
 DAILY = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
 DAILY_NY = dg.DailyPartitionsDefinition("2024-03-01", end_date="2024-04-01", timezone="America/New_York")

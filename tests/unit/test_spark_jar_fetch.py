@@ -6,9 +6,7 @@ import pytest
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.plugins.registry import BUILT_INS, built_in
-from floe_dagster_iceberg.spark.jar_fetch import PLACES
-from floe_dagster_iceberg.spark.jar_places import find_jars
-from floe_dagster_iceberg.spark.java import ensure_java, find_user_home
+from floe_dagster_iceberg.spark.environment import PLACES, ensure_java, find_jars, find_user_home
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "sql": {"uri": "postgresql+psycopg2://host/db"},

@@ -18,10 +18,10 @@ from floe_dagster_iceberg.errors import (
     NoSuchTableError,
     ValidationError,
 )
+from floe_dagster_iceberg.plugins.error_translation import translated
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin
 from floe_dagster_iceberg.plugins.registry import open_catalog_plugin
-from floe_dagster_iceberg.plugins.translation import translated
-from floe_dagster_iceberg.table.namespaces import ensure_namespace
+from floe_dagster_iceberg.table.write.create_table import ensure_namespace
 
 FAST = {"max_attempts": 3, "initial_wait_seconds": 0.1, "max_wait_seconds": 1, "jitter_seconds": 0}
 LIST = r"/v1/namespaces\?|/v1/namespaces$"

@@ -10,11 +10,7 @@ import pytest
 from support.polaris_lake import PolarisLake
 from support.servers.faults import Fault
 
-from floe_dagster_iceberg.errors import (
-    CatalogAuthenticationError,
-    EngineCapabilityError,
-    ValidationError,
-)
+from floe_dagster_iceberg.errors import CatalogAuthenticationError, EngineCapabilityError, ValidationError
 
 ROWS = pa.table({"id": [1, 2]})
 

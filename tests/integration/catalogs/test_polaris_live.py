@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame
 from support.live_polaris import live_polaris
 from support.spark_session import spark_resource, to_frame
 
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
-from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager, SparkIcebergIOManager
 from floe_dagster_iceberg.models import SchemaChange, SchemaChangeType, SchemaEvolution
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.table.manager import IcebergTableManager

@@ -13,10 +13,10 @@ from floe_dagster_iceberg.errors import FloeStorageError, WriteError
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
 from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark.deposit import write_frame_once
-from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.scope import RowScope
-from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
+from floe_dagster_iceberg.spark.exactly_once import write_frame_once
+from floe_dagster_iceberg.table.commit.commit import CommitBudget
+from floe_dagster_iceberg.table.write.row_scope import RowScope
+from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
 
 ROWS = pa.table({"id": [1, 2]})
 SLOW = "cast(reflect('java.lang.Thread', 'sleep', {ms}L) is null as int)"

@@ -10,7 +10,7 @@ from dagster import asset, materialize
 from support.polaris_lake import PolarisLake
 
 from floe_dagster_iceberg.errors import FloeStorageError, WriteError
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 ROWS = pa.table({"id": [1, 2]})

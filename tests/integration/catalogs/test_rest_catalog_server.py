@@ -23,12 +23,11 @@ from floe_dagster_iceberg.models import (
 )
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
 from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.table.arrow_rows import to_arrow_rows
-from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import write_once
-from floe_dagster_iceberg.table.idempotency import snapshot_id_for
-from floe_dagster_iceberg.table.scope import RowScope
-from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
+from floe_dagster_iceberg.table.arrow_input import to_arrow_rows
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, snapshot_id_for
+from floe_dagster_iceberg.table.write.exactly_once import write_once
+from floe_dagster_iceberg.table.write.row_scope import RowScope
+from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
 
 BUDGET = CommitBudget.from_config(IcebergTableManagerConfig(retry_base_delay_seconds=0.1))
 NUMBERS = TableIdentifier(namespace="public", name="numbers")

@@ -12,12 +12,12 @@ from support.spark_session import spark_resource, to_frame
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
 from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark.deposit import write_frame_once
-from floe_dagster_iceberg.table.arrow_rows import ArrowRows
-from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import write_once
-from floe_dagster_iceberg.table.scope import RowScope
-from floe_dagster_iceberg.table.write import TableWrite
+from floe_dagster_iceberg.spark.exactly_once import write_frame_once
+from floe_dagster_iceberg.table.arrow_input import ArrowRows
+from floe_dagster_iceberg.table.commit.commit import CommitBudget
+from floe_dagster_iceberg.table.write.exactly_once import write_once
+from floe_dagster_iceberg.table.write.row_scope import RowScope
+from floe_dagster_iceberg.table.write.write import TableWrite
 
 pytestmark = pytest.mark.slow
 

@@ -22,9 +22,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.errors import EngineCapabilityError, NoSuchTableError, SchemaEvolutionError, ValidationError
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
-from floe_dagster_iceberg.io_managers.build import create_io_manager, create_io_manager_from_artifacts
-from floe_dagster_iceberg.io_managers.either import IcebergIOManager
+from floe_dagster_iceberg.io_managers.create import create_io_manager, create_io_manager_from_artifacts
+from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager, IcebergIOManager
 from floe_dagster_iceberg.models import CommitStrategy, IcebergIOManagerConfig, WriteMode
 from floe_dagster_iceberg.resources import IcebergResource
 

@@ -9,8 +9,8 @@ import pytest
 from dagster import AssetsDefinition, ExecuteInProcessResult, RetryPolicy, asset, build_output_context, materialize
 from pyiceberg.catalog.sql import SqlCatalog
 
-from floe_dagster_iceberg.io_managers.build import create_io_manager
-from floe_dagster_iceberg.io_managers.either import IcebergIOManager
+from floe_dagster_iceberg.io_managers.create import create_io_manager
+from floe_dagster_iceberg.io_managers.managers import IcebergIOManager
 from floe_dagster_iceberg.models import IcebergIOManagerConfig
 
 pytestmark = pytest.mark.requirement("S4-handle_output", "S4-load_input", "S2-FR-026")

@@ -25,7 +25,7 @@ from dagster import (
 )
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager
 from floe_dagster_iceberg.resources import IcebergResource
 
 pytestmark = pytest.mark.requirement("S2-FR-040", "S2-US8.4", "S2-US5.2", "D4")

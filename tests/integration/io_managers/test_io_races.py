@@ -10,15 +10,15 @@ from dagster import build_output_context
 from pyiceberg.catalog.sql import SqlCatalog
 
 from floe_dagster_iceberg.errors import CommitConflictError
-from floe_dagster_iceberg.io_managers.build import create_io_manager
-from floe_dagster_iceberg.io_managers.either import IcebergIOManager
+from floe_dagster_iceberg.io_managers.create import create_io_manager
+from floe_dagster_iceberg.io_managers.managers import IcebergIOManager
 from floe_dagster_iceberg.models import IcebergIOManagerConfig, TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
-from floe_dagster_iceberg.table.arrow_rows import to_arrow_rows
-from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import write_once
-from floe_dagster_iceberg.table.scope import RowScope
-from floe_dagster_iceberg.table.write import TableWrite, TableWriteResult
+from floe_dagster_iceberg.table.arrow_input import to_arrow_rows
+from floe_dagster_iceberg.table.commit.commit import CommitBudget
+from floe_dagster_iceberg.table.write.exactly_once import write_once
+from floe_dagster_iceberg.table.write.row_scope import RowScope
+from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
 
 pytestmark = pytest.mark.requirement("S2-US5.3", "S2-FR-028", "S2-FR-029")
 

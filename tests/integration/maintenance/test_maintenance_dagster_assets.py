@@ -10,13 +10,7 @@ from support.http_stub import refused_url
 from support.maintenance_lake import GROUP, NeglectedLake, metadata_of, run_asset
 
 from floe_dagster_iceberg.maintenance.definitions import build_maintenance_definitions
-from floe_dagster_iceberg.models import (
-    CompactionPolicy,
-    ExpiryPolicy,
-    Guardrail,
-    MaintenanceBudget,
-    MaintenancePolicy,
-)
+from floe_dagster_iceberg.models import CompactionPolicy, ExpiryPolicy, Guardrail, MaintenanceBudget, MaintenancePolicy
 from floe_dagster_iceberg.resources import IcebergResource
 
 OPERATIONS = ["compaction", "snapshot_expiry", "manifests", "orphan_files"]

@@ -23,11 +23,7 @@ from support.racing_catalog import racing_manager
 from support.snapshot_history import grow
 
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
-from floe_dagster_iceberg.models import (
-    MaintenanceOperation,
-    MaintenanceStatus,
-    PlanReason,
-)
+from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceStatus, PlanReason
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 

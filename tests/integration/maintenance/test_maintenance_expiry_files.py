@@ -12,12 +12,10 @@ from support.maintenance_expiry import EXPIRY, expire, policy
 from support.maintenance_tables import DAY, EAGER, ORDERS, later, replace_often, rows_of, to_path
 from support.racing_catalog import racing_manager
 
+from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
-from floe_dagster_iceberg.models import (
-    MaintenanceStatus,
-)
-from floe_dagster_iceberg.table import file_cleanup
-from floe_dagster_iceberg.table._pyiceberg import TableTransaction
+from floe_dagster_iceberg.models import MaintenanceStatus
+from floe_dagster_iceberg.table.maintenance import unreferenced_files as file_cleanup
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 

@@ -19,9 +19,9 @@ from floe_dagster_iceberg.models import (
     OperationType,
     PlanReason,
 )
-from floe_dagster_iceberg.table.commit import CommitBudget
+from floe_dagster_iceberg.table.commit.commit import CommitBudget
+from floe_dagster_iceberg.table.maintenance.manifests import rewrite_manifests
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.table.manifest_rewrite import rewrite_manifests
 
 BUDGET = CommitBudget(retries=3, base_delay_seconds=0.1)
 

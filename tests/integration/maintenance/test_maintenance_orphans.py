@@ -22,13 +22,10 @@ from support.maintenance_tables import (
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
-from floe_dagster_iceberg.models import (
-    MaintenanceStatus,
-    PlanReason,
-)
-from floe_dagster_iceberg.table import orphans
+from floe_dagster_iceberg.models import MaintenanceStatus, PlanReason
+from floe_dagster_iceberg.table.maintenance import orphan_files as orphans
+from floe_dagster_iceberg.table.maintenance.orphan_files import load_quarantines
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.table.quarantine import load_quarantines
 
 
 def test_an_orphan_is_moved_to_quarantine_with_a_list_and_deleted_after_the_grace_time(

@@ -11,11 +11,10 @@ from support.maintenance_tables import DAY, ORDERS, make_orders
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
 from floe_dagster_iceberg.maintenance import guardrails
 from floe_dagster_iceberg.models import ExpiryPolicy, Guardrail, OrphanPolicy
-from floe_dagster_iceberg.table.file_cleanup import UnreferencedFiles
+from floe_dagster_iceberg.table.maintenance.orphan_files import OrphanSearch
+from floe_dagster_iceberg.table.maintenance.unreferenced_files import ReferencedFiles, UnreferencedFiles
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.table.orphans import OrphanSearch
-from floe_dagster_iceberg.table.reachability import ReferencedFiles
-from floe_dagster_iceberg.table.stored_files import StoredFile
+from floe_dagster_iceberg.table.storage import StoredFile
 
 HOUR = timedelta(hours=1)
 

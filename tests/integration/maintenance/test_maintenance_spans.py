@@ -16,8 +16,8 @@ from floe_dagster_iceberg.maintenance.definitions import build_maintenance_defin
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, TableIdentifier
 from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark import write
-from floe_dagster_iceberg.spark.maintenance import SparkProcedures
+from floe_dagster_iceberg.spark import statements as write
+from floe_dagster_iceberg.spark.procedures import SparkProcedures
 
 COMPACTION = MaintenanceOperation.COMPACTION
 OF_TABLE = {"catalog.name": "floe", "table.identifier": ORDERS, "namespace": "bronze"}

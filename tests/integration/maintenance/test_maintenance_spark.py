@@ -36,7 +36,7 @@ from floe_dagster_iceberg.models import (
     PlanReason,
     TableIdentifier,
 )
-from floe_dagster_iceberg.spark.maintenance import SparkProcedures
+from floe_dagster_iceberg.spark.procedures import SparkProcedures
 
 COMPACTION, EXPIRY = MaintenanceOperation.COMPACTION, MaintenanceOperation.SNAPSHOT_EXPIRY
 

@@ -13,9 +13,7 @@ from floe_dagster_iceberg.errors import (
     TableAlreadyExistsError,
     ValidationError,
 )
-from floe_dagster_iceberg.models import (
-    TableIdentifier,
-)
+from floe_dagster_iceberg.models import TableIdentifier
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 pytestmark = pytest.mark.lakes

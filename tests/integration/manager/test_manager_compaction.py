@@ -16,12 +16,7 @@ from support.lake import Lake
 from support.table_facts import live_files, reachable_files, recounted_totals, summary_totals, to_path
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
-from floe_dagster_iceberg.models import (
-    CompactionStrategy,
-    CompactionStrategyType,
-    MaintenanceEngine,
-    MaintenanceStatus,
-)
+from floe_dagster_iceberg.models import CompactionStrategy, CompactionStrategyType, MaintenanceEngine, MaintenanceStatus
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 MIB = 1024 * 1024

@@ -13,7 +13,7 @@ from support.snapshot_history import NOW, SCHEMA, T, days_ago, grow, numbers
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError, ValidationError
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
-from floe_dagster_iceberg.table.expiry import MAX_SNAPSHOTS_PER_COMMIT
+from floe_dagster_iceberg.table.maintenance.expiry import MAX_SNAPSHOTS_PER_COMMIT
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 Left = Callable[[], list[int]]

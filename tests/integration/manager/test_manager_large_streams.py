@@ -15,13 +15,13 @@ from support.table_facts import live_files, reachable_files
 from floe_dagster_iceberg.errors import WriteError
 from floe_dagster_iceberg.models import CompactionStrategy, MaintenanceStatus, TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
-from floe_dagster_iceberg.table.arrow_rows import ArrowRows
-from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.deposit import write_once
-from floe_dagster_iceberg.table.file_lanes import MOST_THREADS
+from floe_dagster_iceberg.table.arrow_input import ArrowRows
+from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.table.scope import RowScope
-from floe_dagster_iceberg.table.write import TableWrite
+from floe_dagster_iceberg.table.write.exactly_once import write_once
+from floe_dagster_iceberg.table.write.rolling_files import MOST_THREADS
+from floe_dagster_iceberg.table.write.row_scope import RowScope
+from floe_dagster_iceberg.table.write.write import TableWrite
 
 T = "bronze.numbers"
 TARGET = 8_000_000

@@ -13,9 +13,9 @@ from support.unreliable_catalog import Interrupted, UnreliableCatalog
 
 from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError
 from floe_dagster_iceberg.models import ManifestPolicy
-from floe_dagster_iceberg.table.commit import CommitBudget
+from floe_dagster_iceberg.table.commit.commit import CommitBudget
+from floe_dagster_iceberg.table.maintenance.manifests import rewrite_manifests
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.table.manifest_rewrite import rewrite_manifests
 
 pytestmark = pytest.mark.lakes
 

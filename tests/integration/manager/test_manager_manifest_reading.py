@@ -17,8 +17,8 @@ from support.maintenance_tables import ORDERS, make_orders
 from support.maintenance_upkeep import Upkeep
 from support.table_facts import live_files, to_path
 
-from floe_dagster_iceberg.table._pyiceberg.manifest_reading import read_entries, read_manifests
-from floe_dagster_iceberg.table._pyiceberg.planning import NullSafeScan
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests
+from floe_dagster_iceberg._pyiceberg.scan_planner import NullSafeScan
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 

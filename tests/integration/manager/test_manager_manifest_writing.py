@@ -38,7 +38,7 @@ from pyiceberg.types import (
 )
 from test_manager_manifest_reading import fields_of
 
-from floe_dagster_iceberg.table._pyiceberg.manifest_writing import _Encoder, manifest_writer
+from floe_dagster_iceberg._pyiceberg.manifest_writer import _Encoder, manifest_writer
 
 SNAPSHOT, EARLIER = 41, 40
 TYPES: dict[str, tuple[Any, Any, Any]] = {

@@ -5,12 +5,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import RemoveSnapshotRefUpdate
 from support.lake import Lake
 from support.racing_catalog import racing_manager
 from support.snapshot_history import NOW, T, numbers
 
+from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
-from floe_dagster_iceberg.table._pyiceberg import RemoveSnapshotRefUpdate, TableTransaction
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 

@@ -16,10 +16,7 @@ from pyiceberg.types import DateType, DecimalType, ListType, LongType, MapType, 
 from support.events_table import NESTED, events
 from support.lake import Lake
 
-from floe_dagster_iceberg.errors import (
-    TableAlreadyExistsError,
-    ValidationError,
-)
+from floe_dagster_iceberg.errors import TableAlreadyExistsError, ValidationError
 from floe_dagster_iceberg.models import (
     FieldType,
     IcebergTableManagerConfig,

@@ -12,9 +12,9 @@ from support.lake import Lake
 from support.span_tree import SpanRecorder
 
 from floe_dagster_iceberg.errors import FloeStorageError, NoSuchTableError, ValidationError
-from floe_dagster_iceberg.models import WriteConfig, WriteMode
+from floe_dagster_iceberg.models import WriteConfig, WriteMode, snapshot_properties
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.telemetry import TRACE_ID_PROPERTY, logs as telemetry_logs
+from floe_dagster_iceberg.telemetry import logs as telemetry_logs
 
 TABLE = "bronze.orders"
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
@@ -67,8 +67,8 @@ def test_each_snapshot_leads_to_the_trace_that_made_it(
 
     # The first snapshot was made without a tracer.
     first, *others = lake.table(TABLE).metadata.snapshots
-    assert TRACE_ID_PROPERTY not in first.summary.additional_properties
-    assert {snapshot.summary[TRACE_ID_PROPERTY] for snapshot in others} == recorder.trace_ids()
+    assert snapshot_properties.TRACE_ID not in first.summary.additional_properties
+    assert {snapshot.summary[snapshot_properties.TRACE_ID] for snapshot in others} == recorder.trace_ids()
     assert len(recorder.trace_ids()) == 3
 
 

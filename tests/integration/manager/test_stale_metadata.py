@@ -14,7 +14,7 @@ from support.servers.s3 import forget_files
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.errors import CatalogConnectionError, StaleTableMetadataError
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager
 from floe_dagster_iceberg.models import StaleTableRecoveryMode
 from floe_dagster_iceberg.resources import IcebergResource, TableManagerSettings
 

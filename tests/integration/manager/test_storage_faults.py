@@ -15,18 +15,13 @@ from support.servers.running import BUCKET
 from support.servers.s3_proxy import FULL, NO_ACCESS
 from support.spark_session import spark_resource, to_frame
 
-from floe_dagster_iceberg.errors import (
-    CatalogConnectionError,
-    CommitOutcomeUnknownError,
-    FloeStorageError,
-    WriteError,
-)
+from floe_dagster_iceberg.errors import CatalogConnectionError, CommitOutcomeUnknownError, FloeStorageError, WriteError
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
-from floe_dagster_iceberg.spark.deposit import write_frame_once
-from floe_dagster_iceberg.table.commit import CommitBudget
-from floe_dagster_iceberg.table.scope import RowScope
-from floe_dagster_iceberg.table.write import TableWrite
+from floe_dagster_iceberg.spark.exactly_once import write_frame_once
+from floe_dagster_iceberg.table.commit.commit import CommitBudget
+from floe_dagster_iceberg.table.write.row_scope import RowScope
+from floe_dagster_iceberg.table.write.write import TableWrite
 
 ROWS = pa.table({"id": [1, 2]})
 TABLE = "sales.orders"

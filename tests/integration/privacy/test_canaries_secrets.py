@@ -15,7 +15,7 @@ from support.http_stub import RestStub, refused_url, running_stub
 from support.servers.faults import Fault
 
 from floe_dagster_iceberg.errors import FloeStorageError
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.spark.conf import SparkSettings
 

@@ -11,7 +11,7 @@ from pyspark.sql import (
 )
 from support.spark_lake import SparkLake
 
-from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import SparkIcebergIOManager
 
 pytestmark = pytest.mark.slow
 

@@ -32,7 +32,7 @@ from pyiceberg.types import TimestampNanoType, TimeType
 from support.spark_lake import EVENTS, SparkLake
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
-from floe_dagster_iceberg.spark.conditions import to_condition, to_sql_literal
+from floe_dagster_iceberg.spark.filters import to_condition, to_sql_literal
 
 NOON = datetime(2024, 3, 10, 12, tzinfo=UTC)
 TRUE = True

@@ -18,7 +18,7 @@ from support.spark_lake import SparkLake
 from support.spark_slow_write import KEY, PARTS
 
 from floe_dagster_iceberg.models import WriteMode
-from floe_dagster_iceberg.table.orphans import find_orphans
+from floe_dagster_iceberg.table.maintenance.orphan_files import find_orphans
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("S2-US5.4", "S2-FR-026", "S2-E2")]
 

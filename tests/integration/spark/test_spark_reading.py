@@ -25,8 +25,7 @@ from support.io_results import failure_of
 from support.spark_lake import EVENTS, SparkLake
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
-from floe_dagster_iceberg.io_managers.either import IcebergIOManager
-from floe_dagster_iceberg.io_managers.spark import SparkIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import IcebergIOManager, SparkIcebergIOManager
 
 DAYS = DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")
 SCHEMA = pa.schema(

@@ -15,9 +15,8 @@ from support.spark_lake import EVENTS, SparkLake
 from support.spark_session import SMALL_MACHINE, spark_resource
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
-from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark.sessions import ensure_catalog
-from floe_dagster_iceberg.spark_resource import IcebergSparkResource
+from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
+from floe_dagster_iceberg.spark.session import ensure_catalog
 
 pytestmark = pytest.mark.requirement("D7")
 

@@ -11,8 +11,7 @@ import pytest
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.spark.conf import Scratch, SparkSettings, application_conf, launch_environment
-from floe_dagster_iceberg.spark.java import ensure_java
-from floe_dagster_iceberg.spark.packages import jar_conf, maven_coordinates
+from floe_dagster_iceberg.spark.environment import ensure_java, jar_conf, maven_coordinates
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 SQLITE = "org.xerial:sqlite-jdbc:3.50.3.0"

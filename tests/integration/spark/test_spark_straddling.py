@@ -11,8 +11,8 @@ from support.spark_lake import EVENTS, SparkLake, keyed
 
 from floe_dagster_iceberg.errors import CommitConflictError, RowsOutsidePartitionError
 from floe_dagster_iceberg.models.partition_slice import PartitionSlice, TimeRange
-from floe_dagster_iceberg.spark import frame_write, staging
-from floe_dagster_iceberg.table.partition_layout import PartitionLayout
+from floe_dagster_iceberg.spark import staging_branch as staging, write as frame_write
+from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
 pytestmark = pytest.mark.requirement("S2-US5.2", "S2-FR-026")
 

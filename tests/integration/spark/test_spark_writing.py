@@ -24,8 +24,8 @@ from floe_dagster_iceberg.errors import (
 )
 from floe_dagster_iceberg.models import WriteMode
 from floe_dagster_iceberg.models.writing import EvolutionMode
-from floe_dagster_iceberg.table.orphans import find_orphans
-from floe_dagster_iceberg.table.partition_layout import PartitionLayout
+from floe_dagster_iceberg.table.maintenance.orphan_files import find_orphans
+from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
 CANARY = "canary-77ab-value"
 BY_REGION = PartitionLayout.from_strings(["region"])

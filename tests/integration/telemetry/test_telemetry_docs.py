@@ -37,7 +37,7 @@ def test_the_code_of_the_page_sends_the_trace_that_its_snapshot_names(tmp_path: 
 def test_every_attribute_is_in_the_table() -> None:
     known = {value for name, value in vars(attributes).items() if name.isupper() and isinstance(value, str)}
 
-    assert column("Spans") == known - {attributes.SCOPE, attributes.DAGSTER, attributes.TRACE_ID_PROPERTY}
+    assert column("Spans") == known - {attributes.SCOPE, attributes.DAGSTER}
 
 
 def test_every_metric_is_in_the_table() -> None:

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from support.lake import Lake
 
 from floe_dagster_iceberg.errors import NoSuchTableError
-from floe_dagster_iceberg.io_managers.arrow import ArrowIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 from floe_dagster_iceberg.telemetry import metrics

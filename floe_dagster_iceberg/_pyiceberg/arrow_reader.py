@@ -1,0 +1,293 @@
+"""Data files into Arrow, quickly where their columns are just what is asked for.
+
+PyIceberg turns the Arrow schema of every file into one of its own, prunes that, binds the filter to it and walks all
+columns of every batch, which takes longer than reading a small file. None of it is needed for columns of plain types
+that are in the file as the table has them, or not at all. Other files are read as PyIceberg reads them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    ONE_MEGABYTE,
+    PYARROW_FIELD_DOC_KEY,
+    PYARROW_PARQUET_FIELD_ID_KEY,
+    _get_column_projection_values,
+    _read_all_delete_files,
+    expression_to_pyarrow,
+    pyarrow_to_schema,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.schema import Schema, prune_columns
+from pyiceberg.table import DOWNCAST_NS_TIMESTAMP_TO_US_ON_WRITE, FileScanTask
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import BinaryType, IcebergType, ListType, MapType, NestedField, PrimitiveType, StringType
+from pyiceberg.utils.concurrent import ExecutorFactory
+from pyiceberg.utils.config import Config
+
+from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
+from floe_dagster_iceberg._pyiceberg.evaluators import project
+
+Deletes = Sequence[pa.ChunkedArray]
+
+
+_TEXTS = frozenset({pa.string(), pa.large_string()})
+
+
+_BYTES = frozenset({pa.binary(), pa.large_binary()})
+
+
+_PARQUET = ds.ParquetFileFormat(pre_buffer=True, buffer_size=8 * ONE_MEGABYTE)
+
+
+# Before version 3 Iceberg has no nanoseconds.
+_LAST_VERSION_IN_MICROSECONDS = 2
+
+
+class FileReader:
+    """Reads data files of a table, in a schema of the table's and with a filter."""
+
+    def __init__(
+        self,
+        table_metadata: TableMetadata,
+        io: FileIO,
+        projected_schema: Schema,
+        row_filter: BooleanExpression,
+        limit: int | None = None,
+    ) -> None:
+        self._table_metadata, self._io, self._projected_schema = table_metadata, io, projected_schema
+        self._row_filter = bind(table_metadata.schema(), row_filter, case_sensitive=True)
+        self._limit = limit
+
+    def to_table(self, tasks: Iterable[FileScanTask]) -> pa.Table:
+        """All rows of the tasks, up to the limit."""
+        tasks = list(tasks)
+        deletes = _read_all_delete_files(self._io, tasks)
+
+        def read(task: FileScanTask) -> list[pa.RecordBatch]:
+            return list(_first_rows(self._read(task, deletes.get(task.file.file_path, ())), self._limit))
+
+        # For one file no thread is quicker than this one.
+        found = map(read, tasks) if len(tasks) == 1 else ExecutorFactory.get_or_create().map(read, tasks)
+        # One table each: text may be large in one file and not in another.
+        tables = [pa.Table.from_batches([batch]) for batch in _first_rows(chain.from_iterable(found), self._limit)]
+        if not tables:
+            return schema_to_pyarrow(self._projected_schema, include_field_ids=False).empty_table()
+        return pa.concat_tables(tables, promote_options="permissive")
+
+    def stream(self, tasks: Iterable[FileScanTask]) -> Iterator[pa.RecordBatch]:
+        """Rows of the tasks, one file after the other, a row group or so in memory at a time."""
+        for task in tasks:
+            with reading_files(self._table_metadata.location):
+                deletes = _read_all_delete_files(self._io, [task])
+                yield from self._read(task, deletes.get(task.file.file_path, ()))
+
+    def _read(self, task: FileScanTask, deletes: Deletes) -> Iterator[pa.RecordBatch]:
+        file = task.file
+        with self._io.new_input(file.file_path).open() as stream:
+            fragment = _format_of(file).make_fragment(stream)
+            may_be_plain = self._is_plain and file.file_format is FileFormat.PARQUET and not deletes
+            columns = self._columns_in(fragment.physical_schema, file) if may_be_plain else None
+            if columns is not None:
+                yield from self._read_plain(fragment, columns)
+            else:
+                yield from self._read_converted(fragment, file, deletes)
+
+    def _read_converted(self, fragment: ds.FileFragment, file: DataFile, deletes: Deletes) -> Iterator[pa.RecordBatch]:
+        """Like PyIceberg's `ArrowScan`, which loses NULL lists and maps of structs."""
+        metadata = self._table_metadata
+        stored = pyarrow_to_schema(
+            fragment.physical_schema,
+            metadata.name_mapping(),
+            downcast_ns_timestamp_to_us=self._downcasts_nanoseconds,
+            format_version=metadata.format_version,
+        )
+        # The value of a column may also be told by the partition of the file.
+        by_partition = _get_column_projection_values(
+            file, self._projected_schema, metadata.schema(), metadata.specs().get(file.spec_id), stored.field_ids
+        )
+        row_filter = self._filter_for(stored, by_partition)
+        found = prune_columns(stored, self._found_field_ids, select_full_types=False)
+        # Positions are those of all rows, so deleted ones go before the filter.
+        scanner = ds.Scanner.from_fragment(
+            fragment=fragment,
+            schema=fragment.physical_schema,
+            filter=None if deletes else row_filter,
+            columns=[column.name for column in found.columns],
+        )
+        batches = _undeleted(scanner.to_batches(), deletes, row_filter) if deletes else scanner.to_batches()
+        for batch in batches:
+            if batch.num_rows:
+                yield project(
+                    batch,
+                    file_schema=found,
+                    requested_schema=self._projected_schema,
+                    downcast_ns_timestamp_to_us=self._downcasts_nanoseconds,
+                    projected_missing_fields=by_partition,
+                    allow_timestamp_tz_mismatch=True,
+                )
+
+    def _filter_for(self, stored: Schema, by_partition: dict[int, Any]) -> pc.Expression | None:
+        if self._row_filter == AlwaysTrue():
+            return None
+        translated = translate_column_names(
+            self._row_filter, stored, case_sensitive=True, projected_field_values=by_partition
+        )
+        return expression_to_pyarrow(bind(stored, translated, case_sensitive=True), stored)
+
+    def _columns_in(self, stored: pa.Schema, file: DataFile) -> list[pa.Field | None] | None:
+        """For each wanted column that of the file, if it has one; None if a column has to be converted."""
+        by_id = {(field.metadata or {}).get(PYARROW_PARQUET_FIELD_ID_KEY): field for field in stored}
+        if None in by_id:
+            return None
+        for column, types in self._filtered_types:
+            field = by_id.get(_key(column))
+            if field is None or field.type not in types or field.name != column.name:
+                return None
+        spec = self._table_metadata.specs().get(file.spec_id)
+        partition_sources = set() if spec is None else {field.source_id for field in spec.fields}
+        found = []
+        for column, types in self._wanted_types:
+            field = by_id.get(_key(column))
+            if field is None and not _is_null_where_missing(column, partition_sources):
+                return None
+            if field is not None and field.type not in types:
+                return None
+            found.append(field)
+        return found
+
+    def _read_plain(self, fragment: ds.ParquetFileFragment, columns: list[pa.Field | None]) -> Iterator[pa.RecordBatch]:
+        types = [
+            schema_to_pyarrow(column.field_type, include_field_ids=False) if field is None else field.type
+            for column, field in zip(self._wanted, columns, strict=True)
+        ]
+        schema = pa.schema([_to_field(column, kind) for column, kind in zip(self._wanted, types, strict=True)])
+        scanner = ds.Scanner.from_fragment(
+            fragment=fragment,
+            schema=fragment.physical_schema,
+            filter=self._arrow_filter,
+            columns=[field.name for field in columns if field is not None],
+        )
+        for batch in scanner.to_batches():
+            if batch.num_rows:
+                there = iter(batch.columns)
+                arrays = [
+                    pa.nulls(batch.num_rows, kind) if field is None else next(there)
+                    for kind, field in zip(types, columns, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    @cached_property
+    def _wanted(self) -> tuple[NestedField, ...]:
+        return self._projected_schema.fields
+
+    @cached_property
+    def _filtered(self) -> list[NestedField]:
+        ids = extract_field_ids(self._row_filter)
+        return [self._table_metadata.schema().find_field(field_id) for field_id in ids]
+
+    @cached_property
+    def _wanted_types(self) -> list[tuple[NestedField, frozenset[pa.DataType]]]:
+        """The wanted columns, each with what it may be in a file so that nothing has to be converted."""
+        return [(field, _types_of(field.field_type)) for field in self._wanted]
+
+    @cached_property
+    def _filtered_types(self) -> list[tuple[NestedField, frozenset[pa.DataType]]]:
+        # Apart from the wanted ones: those may be of an older schema.
+        return [(field, _types_of(field.field_type)) for field in self._filtered]
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        columns = {field.field_id for field in self._table_metadata.schema().fields}
+        return (
+            bool(self._wanted)
+            and all(isinstance(field.field_type, PrimitiveType) for field in (*self._wanted, *self._filtered))
+            # A dot leads to a field inside a column.
+            and all(field.field_id in columns and "." not in field.name for field in self._filtered)
+        )
+
+    @cached_property
+    def _arrow_filter(self) -> pc.Expression | None:
+        is_everything = self._row_filter == AlwaysTrue()
+        return None if is_everything else expression_to_pyarrow(self._row_filter, self._table_metadata.schema())
+
+    @cached_property
+    def _found_field_ids(self) -> set[int]:
+        """Of the fields that have to be read from a file."""
+        wanted = self._projected_schema
+        nested = (ListType, MapType)
+        ids = {field_id for field_id in wanted.field_ids if not isinstance(wanted.find_type(field_id), nested)}
+        return ids | extract_field_ids(self._row_filter)
+
+    @cached_property
+    def _downcasts_nanoseconds(self) -> bool:
+        asked_for = Config().get_bool(DOWNCAST_NS_TIMESTAMP_TO_US_ON_WRITE)
+        is_needed = self._table_metadata.format_version <= _LAST_VERSION_IN_MICROSECONDS
+        return is_needed if asked_for is None else asked_for
+
+
+def _format_of(file: DataFile) -> ds.FileFormat:
+    match file.file_format:
+        case FileFormat.PARQUET:
+            return _PARQUET
+        case FileFormat.ORC:
+            return ds.OrcFileFormat()
+        case other:
+            raise ValueError(f"Unsupported file format: {other}")
+
+
+def _first_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    if limit is None:
+        yield from batches
+        return
+    for batch in batches:
+        yield batch.slice(0, limit)
+        limit -= min(limit, batch.num_rows)
+        if not limit:
+            return
+
+
+def _undeleted(
+    batches: Iterable[pa.RecordBatch], deletes: Deletes, row_filter: pc.Expression | None
+) -> Iterator[pa.RecordBatch]:
+    """Matching rows whose positions in the file are not among the deleted ones."""
+    deleted = pa.chunked_array(list(chain.from_iterable(positions.chunks for positions in deletes)))
+    start = 0
+    for batch in batches:
+        positions = pa.array(range(start, start + batch.num_rows), pa.int64())
+        start += batch.num_rows
+        live = pa.Table.from_batches([batch]).filter(pc.invert(pc.is_in(positions, value_set=deleted)))
+        yield from (live if row_filter is None else live.filter(row_filter)).combine_chunks().to_batches()
+
+
+def _is_null_where_missing(column: NestedField, partition_sources: set[int]) -> bool:
+    # The value of a column may also be told by the partition of the file.
+    return column.optional and column.initial_default is None and column.field_id not in partition_sources
+
+
+def _types_of(kind: IcebergType) -> frozenset[pa.DataType]:
+    match kind:
+        case StringType():
+            return _TEXTS
+        case BinaryType():
+            return _BYTES
+        case _:
+            return frozenset({schema_to_pyarrow(kind, include_field_ids=False)})
+
+
+def _to_field(column: NestedField, kind: pa.DataType) -> pa.Field:
+    doc = {PYARROW_FIELD_DOC_KEY: column.doc} if column.doc else None
+    return pa.field(column.name, kind, nullable=column.optional, metadata=doc)
+
+
+def _key(column: NestedField) -> bytes:
+    return str(column.field_id).encode()

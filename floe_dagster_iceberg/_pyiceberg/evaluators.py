@@ -1,0 +1,205 @@
+"""NULL and NaN where PyIceberg 0.12 loses or stumbles over them.
+
+- A NULL list or map of structs is read and written as an empty one (apache/iceberg-python#3833).
+- A partition whose value is NULL makes the planning of `day < x or amount > y` fail, and counts
+  as unequal to every value although its rows match no comparison.
+- Statistics without a NaN count are taken as proof that a column holds no NaN.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    BoundEqualTo,
+    BoundGreaterThan,
+    BoundGreaterThanOrEqual,
+    BoundIn,
+    BoundLessThan,
+    BoundLessThanOrEqual,
+    BoundLiteralPredicate,
+    BoundTerm,
+    Or,
+)
+from pyiceberg.expressions.visitors import (
+    ROWS_MIGHT_NOT_MATCH,
+    ROWS_MUST_MATCH,
+    ResidualEvaluator,
+    UnpartitionedResidualEvaluator,
+    _ExpressionEvaluationVisitor,
+    _InclusiveMetricsEvaluator,
+    _StrictMetricsEvaluationVisitor,
+    _StrictMetricsEvaluator,
+    rewrite_not,
+    visit,
+)
+from pyiceberg.io.pyarrow import ArrowAccessor, ArrowProjectionVisitor
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema, visit_with_partner
+from pyiceberg.typedef import Record
+from pyiceberg.types import DoubleType, FloatType, ListType, MapType, NestedField, StructType
+
+Visit = Callable[..., BooleanExpression]
+
+
+def _unless_null(visit: Visit) -> Visit:
+    def visit_value(self: ResidualEvaluator, term: Any, **literals: Any) -> BooleanExpression:
+        return AlwaysFalse() if term.eval(self.struct) is None else visit(self, term, **literals)
+
+    return visit_value
+
+
+class _NullSafeResiduals(ResidualEvaluator):
+    """What a partition leaves of a filter; NULL matches no comparison."""
+
+    visit_less_than = _unless_null(ResidualEvaluator.visit_less_than)
+    visit_less_than_or_equal = _unless_null(ResidualEvaluator.visit_less_than_or_equal)
+    visit_greater_than = _unless_null(ResidualEvaluator.visit_greater_than)
+    visit_greater_than_or_equal = _unless_null(ResidualEvaluator.visit_greater_than_or_equal)
+    visit_not_equal = _unless_null(ResidualEvaluator.visit_not_equal)
+    visit_not_in = _unless_null(ResidualEvaluator.visit_not_in)
+    visit_not_nan = _unless_null(ResidualEvaluator.visit_not_nan)
+    visit_not_starts_with = _unless_null(ResidualEvaluator.visit_not_starts_with)
+
+
+def residual_evaluator(spec: PartitionSpec, row_filter: BooleanExpression, schema: Schema) -> ResidualEvaluator:
+    """Tells what is left of a filter once the partition of a file is known."""
+    if spec.is_unpartitioned():
+        return UnpartitionedResidualEvaluator(schema=schema, expr=row_filter)
+    # NOT of "does not match" is "matches", which NULL never does; comparisons turned round keep that apart.
+    return _NullSafeResiduals(spec=spec, expr=rewrite_not(row_filter), schema=schema, case_sensitive=True)
+
+
+class ProvingEvaluator(_StrictMetricsEvaluator):
+    """Whether statistics prove that every row of a file matches; a count that is not there proves nothing."""
+
+    def __init__(self, schema: Schema, row_filter: BooleanExpression) -> None:
+        super().__init__(schema, row_filter)
+        # Made once: for every file anew it would be most of the work.
+        self._schema, self._columns = schema, schema.as_struct()
+
+    def eval(self, file: DataFile) -> bool:
+        return file.record_count == 0 or bool(visit(self.expr, _ProvingVisitor(self._schema, self._columns, file)))
+
+
+class _ProvingVisitor(_StrictMetricsEvaluationVisitor):
+    def __init__(self, schema: Schema, columns: StructType, file: DataFile) -> None:
+        super().__init__(columns, file)
+        self._schema = schema
+
+    def _get_field(self, field_id: int) -> NestedField:
+        # PyIceberg looks among the columns only, and fails for a field of a struct.
+        return self._schema.find_field(field_id)
+
+    def _can_contain_nulls(self, field_id: int) -> bool:
+        return self.null_counts.get(field_id) != 0
+
+    def _can_contain_nans(self, field_id: int) -> bool:
+        is_float = isinstance(self._get_field(field_id).field_type, FloatType | DoubleType)
+        return is_float and self.nan_counts.get(field_id) != 0
+
+    def visit_not_equal(self, term: BoundTerm, literal: Any) -> bool:
+        return self._is_never_null(term) and super().visit_not_equal(term, literal)
+
+    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> bool:
+        return self._is_never_null(term) and super().visit_not_in(term, literals)
+
+    def visit_not_nan(self, term: BoundTerm) -> bool:
+        return self._is_never_null(term) and super().visit_not_nan(term)
+
+    def _is_never_null(self, term: BoundTerm) -> bool:
+        return not self._can_contain_nulls(term.ref().field.field_id)
+
+
+class _NullSafeProjection(ArrowProjectionVisitor):
+    """PyIceberg's projection, which would make a NULL list or map of structs an empty one."""
+
+    def list(self, list_type: ListType, lists: pa.Array | None, values: pa.Array | None) -> pa.Array | None:
+        if not isinstance(values, pa.StructArray) or not isinstance(lists, pa.ListArray | pa.LargeListArray):
+            return super().list(list_type, lists, values)
+        values = self._cast_if_needed(list_type.element_field, values)
+        copied = pa.LargeListArray.from_arrays(_own_offsets(lists), values, mask=lists.is_null())
+        make = pa.large_list if isinstance(lists, pa.LargeListArray) else pa.list_
+        return copied.cast(make(self._construct_field(list_type.element_field, values.type)))
+
+    def map(
+        self, map_type: MapType, maps: pa.Array | None, keys: pa.Array | None, values: pa.Array | None
+    ) -> pa.Array | None:
+        if not isinstance(values, pa.StructArray) or not isinstance(maps, pa.MapArray) or keys is None:
+            return super().map(map_type, maps, keys, values)
+        keys = self._cast_if_needed(map_type.key_field, keys)
+        values = self._cast_if_needed(map_type.value_field, values)
+        key_field = self._construct_field(map_type.key_field, keys.type)
+        value_field = self._construct_field(map_type.value_field, values.type)
+        arrow_type = pa.map_(key_field, value_field)
+        return pa.MapArray.from_arrays(_own_offsets(maps), keys, values, arrow_type, mask=maps.is_null())
+
+
+def project(batch: pa.RecordBatch, *, file_schema: Schema, requested_schema: Schema, **settings: Any) -> pa.RecordBatch:
+    """The batch in the order and types of another schema; settings are those of `ArrowProjectionVisitor`."""
+    visitor, accessor = _NullSafeProjection(file_schema, **settings), ArrowAccessor(file_schema)
+    return pa.RecordBatch.from_struct_array(visit_with_partner(requested_schema, batch, visitor, accessor))
+
+
+def _own_offsets(nested: pa.Array) -> pa.Array:
+    # Arrow takes no mask together with a slice of offsets, which a slice of a batch has.
+    return pa.array(nested.offsets.to_numpy())
+
+
+Matches = Callable[[Record], bool]
+
+
+_COMPARISONS: dict[type[Any], Callable[[Any, Any], bool]] = {
+    BoundEqualTo: operator.eq,
+    BoundGreaterThan: operator.gt,
+    BoundGreaterThanOrEqual: operator.ge,
+    BoundLessThan: operator.lt,
+    BoundLessThanOrEqual: operator.le,
+}
+
+
+def matching(condition: BooleanExpression) -> Matches:
+    """A function that tells whether a partition meets a bound expression."""
+    match condition:
+        case AlwaysTrue():
+            return lambda _: True
+        case And():
+            left, right = matching(condition.left), matching(condition.right)
+            return lambda partition: left(partition) and right(partition)
+        case Or():
+            left, right = matching(condition.left), matching(condition.right)
+            return lambda partition: left(partition) or right(partition)
+        case BoundLiteralPredicate() if type(condition) in _COMPARISONS:
+            return _compared(condition, _COMPARISONS[type(condition)])
+        case BoundIn():
+            value_of, several = condition.term.eval, condition.value_set
+            return lambda partition: value_of(partition) in several
+        case _:
+            return lambda partition: visit(condition, _ExpressionEvaluationVisitor(partition))
+
+
+def _compared(condition: BoundLiteralPredicate, compare: Callable[[Any, Any], bool]) -> Matches:
+    value_of, limit = condition.term.eval, condition.literal.value
+    return lambda partition: (value := value_of(partition)) is not None and compare(value, limit)
+
+
+class MetricsMatcher:
+    """Tells from column statistics whether all, none or some rows of a file match a filter."""
+
+    def __init__(self, schema: Schema, row_filter: BooleanExpression) -> None:
+        self._strict = ProvingEvaluator(schema, row_filter)
+        self._inclusive = _InclusiveMetricsEvaluator(schema, row_filter)
+
+    def all_rows_match(self, file: DataFile) -> bool:
+        """Whether the statistics prove that every row matches."""
+        return bool(self._strict.eval(file) == ROWS_MUST_MATCH)
+
+    def no_row_matches(self, file: DataFile) -> bool:
+        """Whether the statistics prove that no row matches."""
+        return bool(self._inclusive.eval(file) == ROWS_MIGHT_NOT_MATCH)

@@ -1,0 +1,113 @@
+"""Manifests and lists of them, read without working out again how such a file is read.
+
+PyIceberg turns the Avro schema in the head of every file into one of its own and builds a reader from
+that, which takes longer than reading a hundred entries. All manifests of a table have the same few schemas.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder, new_decoder
+from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
+from pyiceberg.avro.reader import Reader
+from pyiceberg.avro.resolver import construct_reader, resolve_reader
+from pyiceberg.io import FileIO, InputFile
+from pyiceberg.manifest import (
+    DEFAULT_READ_VERSION,
+    MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    PartitionFieldSummary,
+    _inherit_from_manifest,
+    _manifest_cache,
+)
+from pyiceberg.table.snapshots import Snapshot
+
+R = TypeVar("R", ManifestEntry, ManifestFile)
+
+
+# Schemas hold the table's partition fields, so a process meets a few per table.
+_READERS_KEPT: Final = 256
+
+
+SCHEMA_KEY: Final = "avro.schema"
+
+
+_HEAD: Final = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
+
+
+def read_entries(
+    manifest: ManifestFile,
+    io: FileIO,
+    *,
+    discard_deleted: bool = True,
+    keep: Callable[[DataFile], bool] = lambda _: True,
+) -> list[ManifestEntry]:
+    """What a manifest lists, like `ManifestFile.fetch_manifest_entry`, or those of its files that are to be kept."""
+    entries = list(_read(io.new_input(manifest.manifest_path), ManifestEntry))
+    if not entries and (manifest.added_files_count or manifest.existing_files_count):
+        raise EOFError("A manifest that lists files is empty.")
+    return [
+        _inherit_from_manifest(entry, manifest)
+        for entry in entries
+        if (not discard_deleted or entry.status != ManifestEntryStatus.DELETED) and keep(entry.data_file)
+    ]
+
+
+def read_manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
+    """The manifests of a snapshot, like `Snapshot.manifests`; none of no snapshot."""
+    if snapshot is None or not snapshot.manifest_list:
+        return []
+    found = _read(io.new_input(snapshot.manifest_list), ManifestFile)
+    return [_manifest_cache.get_or_cache(manifest) for manifest in found]
+
+
+def _read(file: InputFile, record_type: type[R]) -> Iterator[R]:
+    with file.open() as stream:
+        content = stream.read()
+    # PyIceberg's quick decoder reads on behind the end of what it is given, so that a file that was cut off may look
+    # like a shorter one. It gets blocks that are known to be whole.
+    if not content.startswith(MAGIC):
+        raise EOFError("This is no Avro file.")
+    outside = StreamingBinaryDecoder(content)
+    header = _HEAD.read(outside)
+    if SCHEMA_KEY not in header.meta:
+        raise ValueError("No schema found in Avro file headers")
+    reader, codec = reader_of(record_type, header.meta[SCHEMA_KEY]), header.compression_codec()
+    for count, block in _blocks(outside, header.sync, len(content)):
+        inside = new_decoder(codec.decompress(block) if codec else block)
+        for _ in range(count):
+            yield reader.read(inside)
+
+
+def _blocks(decoder: BinaryDecoder, sync: bytes, length: int) -> Iterator[tuple[int, bytes]]:
+    """How many records each block holds, and its bytes."""
+    while decoder.tell() < length:
+        count, block = decoder.read_int(), decoder.read_bytes()
+        if count < 0 or decoder.read(SYNC_SIZE) != sync:
+            raise EOFError("A block does not end where it should.")
+        yield count, block
+
+
+@lru_cache(_READERS_KEPT)
+def reader_of(record_type: type[ManifestEntry | ManifestFile], avro_schema: str) -> Reader:
+    """What reads a record of files with a schema. It holds no state, so threads may share one."""
+    written = AvroFileHeader(b"", {SCHEMA_KEY: avro_schema}, b"").get_schema()
+    types: dict[int, Any]
+    enums: dict[int, Any]
+    if record_type is ManifestEntry:
+        wanted = MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION]
+        types = {-1: ManifestEntry, 2: DataFile}
+        enums = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
+    else:
+        wanted = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION]
+        types = {-1: ManifestFile, 508: PartitionFieldSummary}
+        enums = {517: ManifestContent}
+    return resolve_reader(written, wanted, types, enums)

@@ -1,0 +1,341 @@
+"""HTTP with bounds: every request has time-outs, and only what is safe is sent again.
+
+A request that may have reached the server is repeated only when repeating it changes
+nothing: GET and HEAD. Anything else is repeated only when the server refused to look at it
+(429) or when no connection came about.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pydantic
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.catalog.rest.auth import AuthManager, AuthManagerAdapter, NoopAuthManager
+from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError, ServerError, ServiceUnavailableError
+from pyiceberg.io import FileIO
+from pyiceberg.table import StagedTable
+from pyiceberg.typedef import EMPTY_DICT
+from requests import PreparedRequest, Response, Session
+from requests.adapters import BaseAdapter
+from requests.exceptions import (
+    ChunkedEncodingError,
+    ConnectionError as NoConnection,
+    ConnectTimeout,
+    RequestException,
+    SSLError,
+    Timeout,
+)
+from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
+from urllib3.exceptions import MaxRetryError, NewConnectionError
+
+from floe_dagster_iceberg.errors import CatalogAuthenticationError, CatalogConnectionError, EngineCapabilityError
+from floe_dagster_iceberg.models import RetryConfig
+from floe_dagster_iceberg.secrets import remember_secret
+from floe_dagster_iceberg.telemetry import Telemetry, attributes as names
+
+_TOO_MANY_REQUESTS = 429
+
+
+_UNAVAILABLE = 503
+
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+# Load balancers drop idle connections without a word; what is sent on one of them may or may not arrive.
+_LONGEST_IDLE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class HttpPolicy:
+    """How long to wait for an answer, and how often to ask."""
+
+    connect_timeout_seconds: float = 10.0
+    read_timeout_seconds: float = 60.0
+    total_timeout_seconds: float = 180.0
+    retry: RetryConfig = field(default_factory=RetryConfig)
+
+
+class BoundedAdapter(BaseAdapter):
+    """Sends through another adapter, within the bounds of a policy."""
+
+    def __init__(
+        self,
+        inner: BaseAdapter,
+        policy: HttpPolicy,
+        *,
+        repeat_all: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__()
+        self._inner, self._policy, self._repeat_all = inner, policy, repeat_all
+        self._clock, self._sleep = clock, sleep
+        self._last_used = clock()
+
+    def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]
+        """Send a request, again where that is safe, until the policy's attempts or time are used up."""
+        deadline = self._clock() + self._policy.total_timeout_seconds
+        is_safe = self._repeat_all or request.method in _SAFE_METHODS
+        out_of_attempts = stop_after_attempt(self._policy.retry.max_attempts)
+        options.pop("timeout", None)
+        attempts = Retrying(
+            retry=lambda state: _is_worth_repeating(_outcome(state), is_safe=is_safe),
+            wait=self._wait,
+            stop=lambda state: out_of_attempts(state) or self._clock() + state.upcoming_sleep >= deadline,
+            before_sleep=_close_response,
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+            sleep=self._sleep,
+        )
+        response: Response = attempts(self._attempt, request, deadline, options)
+        return response
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self._inner.close()
+
+    def _attempt(self, request: PreparedRequest, deadline: float, options: dict[str, Any]) -> Response:
+        now = self._clock()
+        if now - self._last_used > _LONGEST_IDLE_SECONDS:
+            self._inner.close()
+        left = max(deadline - now, 0.001)
+        timeout = (min(self._policy.connect_timeout_seconds, left), min(self._policy.read_timeout_seconds, left))
+        try:
+            return self._inner.send(request, timeout=timeout, **options)
+        finally:
+            self._last_used = self._clock()
+
+    def _wait(self, state: RetryCallState) -> float:
+        """Seconds until the next attempt: more each time, and no less than the server asks for."""
+        outcome, limits = _outcome(state), self._policy.retry
+        header = outcome.headers.get("Retry-After", "") if isinstance(outcome, Response) else ""
+        asked = float(header) if header.isdecimal() else 0.0
+        grown = wait_exponential(limits.initial_wait_seconds) + wait_random(0, limits.jitter_seconds)
+        return min(max(asked, grown(state)), limits.max_wait_seconds)
+
+
+def bound_session(session: Session, policy: HttpPolicy, *, repeat_all: bool = False) -> Session:
+    """Put every adapter of a session under a policy, and return the session."""
+    for prefix, adapter in list(session.adapters.items()):
+        session.mount(prefix, BoundedAdapter(adapter, policy, repeat_all=repeat_all))
+    return session
+
+
+def never_sent(error: BaseException) -> bool:
+    """Whether the request cannot have reached the server: there was no connection."""
+    reason: Any = error.args[0] if error.args else None
+    if isinstance(reason, MaxRetryError):
+        reason = reason.reason
+    return isinstance(error, ConnectTimeout) or isinstance(reason, NewConnectionError)
+
+
+def _outcome(state: RetryCallState) -> Response | BaseException:
+    """What an attempt ended with."""
+    if state.outcome is None:
+        raise ValueError("The attempt has not ended.")
+    return state.outcome.exception() or state.outcome.result()
+
+
+def _close_response(state: RetryCallState) -> None:
+    if isinstance(outcome := _outcome(state), Response):
+        outcome.close()
+
+
+def _is_worth_repeating(outcome: Response | BaseException, *, is_safe: bool) -> bool:
+    if isinstance(outcome, Response):
+        return outcome.status_code == _TOO_MANY_REQUESTS or (is_safe and outcome.status_code == _UNAVAILABLE)
+    # A certificate that does not fit will not fit a second later.
+    if not isinstance(outcome, RequestException) or isinstance(outcome, SSLError):
+        return False
+    return never_sent(outcome) or (is_safe and isinstance(outcome, NoConnection | Timeout | ChunkedEncodingError))
+
+
+_telemetry = Telemetry()
+
+
+_ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
+
+
+_REFUSED_TOKEN = (401, 419)
+
+
+_REFRESH_MARGIN_SECONDS = 60.0
+
+
+# Where the files are is the client's own knowledge: in a cluster the server knows their machine by another name.
+_ADDRESSING = ("s3.endpoint", "s3.force-virtual-addressing", "gcs.service.host", "adls.account-host", "py-io-impl")
+
+
+# The only words of a token endpoint's answer that are safe to repeat.
+_OAUTH_ERRORS = frozenset(
+    {
+        "invalid_request",
+        "invalid_client",
+        "invalid_grant",
+        "unauthorized_client",
+        "unsupported_grant_type",
+        "invalid_scope",
+    }
+)
+
+
+class _Token(pydantic.BaseModel):
+    access_token: str
+    expires_in: float | None = None
+
+
+class ClientCredentials(AuthManager):
+    """OAuth2 client credentials: one token for all threads, renewed before it expires or when it is refused."""
+
+    def __init__(
+        self,
+        catalog: str,
+        *,
+        token_url: str,
+        form: dict[str, str],
+        policy: HttpPolicy,
+        system: str = "iceberg",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._catalog, self._token_url, self._form = catalog, token_url, form
+        self._policy, self._system, self._clock = policy, system, clock
+        self._lock = threading.Lock()
+        self._token: str | None = None
+        self._expires_at = 0.0
+
+    def auth_header(self) -> str:
+        """The Authorization header, with a token that is still good."""
+        with self._lock:
+            if self._token is None or self._clock() >= self._expires_at:
+                self._renew()
+            return f"Bearer {self._token}"
+
+    def forget(self) -> None:
+        """Do not use the current token again."""
+        with self._lock:
+            self._token = None
+
+    def _renew(self) -> None:
+        told = {names.CATALOG: self._catalog, names.SCOPES: self._form.get("scope", "")}
+        with _telemetry.operation("authenticate", told, prefix=self._system, is_logged=False):
+            token = self._ask_for_token()
+        remember_secret(token.access_token)
+        lifetime = float("inf") if token.expires_in is None else token.expires_in
+        self._token = token.access_token
+        self._expires_at = self._clock() + lifetime - min(_REFRESH_MARGIN_SECONDS, lifetime / 2)
+
+    def _ask_for_token(self) -> _Token:
+        response = self._ask()
+        if not response.ok:
+            raise self._refusal(response)
+        try:
+            return _Token.model_validate_json(response.content)
+        except pydantic.ValidationError:
+            # Not chained: Pydantic quotes what it refused, here possibly a token.
+            raise CatalogConnectionError(self._catalog, reason="the token endpoint's answer holds no token") from None
+
+    def _ask(self) -> Response:
+        # Asking twice for a token does no harm, so every failure may be repeated.
+        with bound_session(Session(), self._policy, repeat_all=True) as session:
+            return session.post(self._token_url, data={"grant_type": "client_credentials", **self._form})
+
+    def _refusal(self, response: Response) -> CatalogAuthenticationError | CatalogConnectionError:
+        reason = f"HTTP {response.status_code} from the token endpoint"
+        if response.status_code >= 500 or response.status_code in (404, 429):  # noqa: PLR2004 - HTTP statuses
+            return CatalogConnectionError(self._catalog, reason=reason)
+        code = next((word for word in _OAUTH_ERRORS if word in response.text), None)
+        return CatalogAuthenticationError(self._catalog, reason=f"{reason} ({code})" if code else reason)
+
+
+class FloeRestCatalog(RestCatalog):
+    """PyIceberg's REST catalog; requests are bounded, and an unclear commit is reported as such."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        policy: HttpPolicy,
+        auth: ClientCredentials | None = None,
+        delegate_access: bool = True,
+        properties: dict[str, str],
+    ) -> None:
+        self._policy, self._client_credentials, self._delegate_access = policy, auth, delegate_access
+        kept = properties if not delegate_access else {key: properties[key] for key in _ADDRESSING if key in properties}
+        self._kept_storage_properties = {key: value for key, value in kept.items() if _is_storage_key(key)}
+        super().__init__(name, **properties)
+
+    def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
+        """Commit; unless the server clearly refused or was never reached, a failure leaves the outcome unknown."""
+        try:
+            return super().commit_table(table, requirements, updates)
+        except (ServerError, ServiceUnavailableError, pydantic.ValidationError) as error:
+            raise CommitStateUnknownException(f"{type(error).__name__} in answer to a commit") from error
+        except RequestException as error:
+            if never_sent(error):
+                raise
+            raise CommitStateUnknownException(f"{type(error).__name__} during a commit") from error
+
+    def purge_table(self, identifier: Any) -> None:
+        """Drop a table with its files; Polaris refuses that unless its catalog allows it."""
+        try:
+            super().purge_table(identifier)
+        except ForbiddenError as error:
+            name = ".".join(self.identifier_to_tuple(identifier))
+            raise EngineCapabilityError(
+                f"Catalog '{self.name}' refuses to purge '{name}' (HTTP 403). Drop it without purge: its files stay; "
+                "or allow it: the catalog property 'polaris.config.drop-with-purge.enabled' in Polaris, and the "
+                "privilege to drop with purge.",
+                engine="rest",
+                table=name,
+            ) from error
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        # Left alone, PyIceberg sends "Bearer None" when it knows neither token nor client.
+        if self._client_credentials is not None or "token" not in self.properties:
+            self._auth_manager = self._client_credentials or NoopAuthManager()
+            session.auth = AuthManagerAdapter(self._auth_manager)
+        if not self._delegate_access:
+            session.headers.pop(_ACCESS_DELEGATION, None)
+        session.hooks["response"].append(self._on_response)
+        return bound_session(session, self._policy)
+
+    def _load_file_io(self, properties: Any = None, location: str | None = None) -> FileIO:
+        return super()._load_file_io({**(properties or {}), **self._kept_storage_properties}, location)
+
+    def _response_to_staged_table(
+        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+    ) -> StagedTable:
+        # PyIceberg looks for lent credentials by the metadata file, which a table that is yet to come has not.
+        location = table_response.metadata.location
+        lent = self._resolve_storage_credentials(table_response.storage_credentials, location)
+        config = {**table_response.config, **lent}
+        return super()._response_to_staged_table(identifier_tuple, table_response.model_copy(update={"config": config}))
+
+    def _on_response(self, response: Response, *_: Any, **__: Any) -> None:
+        if response.status_code not in _REFUSED_TOKEN:
+            return
+        if self._client_credentials is None:
+            # PyIceberg would ask once more; without a way to get another token that is in vain.
+            response.close()
+            raise CatalogAuthenticationError(str(self.name), reason=f"HTTP {response.status_code}")
+        self._client_credentials.forget()
+
+
+class PolarisCatalog(FloeRestCatalog):
+    """The same for Polaris, whose own requests show in traces under its name."""
+
+    def create_namespace(self, namespace: Any, properties: Any = EMPTY_DICT) -> None:
+        """Create a namespace."""
+        levels = self.identifier_to_tuple(namespace)
+        # Names of properties only: their values are the user's.
+        told = {names.CATALOG: self.name, names.NAMESPACE: ".".join(levels), names.PROPERTY_NAMES: sorted(properties)}
+        with _telemetry.operation("create_namespace", told, prefix="polaris", is_logged=False):
+            super().create_namespace(namespace, properties)
+
+
+def _is_storage_key(key: str) -> bool:
+    return key == "py-io-impl" or key.startswith(("s3.", "gcs.", "adls.", "client."))

@@ -1,0 +1,102 @@
+"""Scans planned on our terms: NULL partitions are no trouble, and manifests are read the quick way."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.expressions.visitors import ResidualEvaluator, bind
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table
+from pyiceberg.typedef import KeyDefaultDict
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
+from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
+from floe_dagster_iceberg._pyiceberg.evaluators import matching, residual_evaluator
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests
+
+
+class _Planner(ManifestGroupPlanner):
+    def plan_manifest_entries(self, manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestEntry]]:
+        may_match = KeyDefaultDict(self._build_manifest_evaluator)
+        matching = [manifest for manifest in manifests if may_match[manifest.partition_spec_id](manifest)]
+        oldest = min((manifest.min_sequence_number or 0 for manifest in matching if _lists_data(manifest)), default=0)
+        # Deletes that are older than all data concern none of it.
+        opened = [
+            manifest for manifest in matching if _lists_data(manifest) or (manifest.sequence_number or 0) >= oldest
+        ]
+        in_partition, by_metrics = KeyDefaultDict(self._build_partition_evaluator), self._build_metrics_evaluator()
+        in_specs = {manifest.partition_spec_id: in_partition[manifest.partition_spec_id] for manifest in opened}
+
+        def matching_entries(manifest: ManifestFile) -> list[ManifestEntry]:
+            is_inside = in_specs[manifest.partition_spec_id]
+            return read_entries(manifest, self.io, keep=lambda file: is_inside(file) and by_metrics(file))
+
+        if len(opened) == 1:
+            return iter([matching_entries(opened[0])])
+        return ExecutorFactory.get_or_create().map(matching_entries, opened)
+
+    def _build_partition_evaluator(self, spec_id: int) -> Callable[[DataFile], bool]:
+        metadata = self.table_metadata
+        partition = Schema(*metadata.specs()[spec_id].partition_type(metadata.schema()).fields)
+        is_inside = matching(bind(partition, self.partition_filters[spec_id], self.case_sensitive))
+        return lambda file: is_inside(file.partition)
+
+    def _build_residual_evaluator(self, spec_id: int) -> Callable[[DataFile], ResidualEvaluator]:
+        # One for all files of a spec: they are judged one after the other.
+        spec, schema = self.table_metadata.specs()[spec_id], self.table_metadata.schema()
+        evaluator = residual_evaluator(spec, self.row_filter, schema)
+        return lambda _: evaluator
+
+
+class NullSafeScan(DataScan):
+    """A scan that can be planned whatever the partitions hold."""
+
+    @classmethod
+    def of_table(cls, table: Table, **settings: Any) -> "NullSafeScan":
+        """Like `Table.scan`."""
+        return cls(
+            table_metadata=table.metadata,
+            io=table.io,
+            catalog=table.catalog,
+            table_identifier=table.name(),
+            **settings,
+        )
+
+    def to_arrow(self) -> pa.Table:  # type: ignore[override]
+        """Read all rows."""
+        reader = FileReader(self.table_metadata, self.io, self.projection(), self.row_filter, self.limit)
+        return reader.to_table(self.plan_files())
+
+    def plan_files(self) -> Iterable[FileScanTask]:
+        """Like PyIceberg's; rows that are deleted in a way it cannot read are no programming mistake.
+
+        Raises:
+            NotImplementedError: The table has equality deletes.
+        """
+        try:
+            with reading_files(self.table_metadata.location):
+                return super().plan_files()
+        except ValueError as error:
+            if "equality deletes" not in str(error):
+                raise
+            raise NotImplementedError("it has equality deletes, which only Spark can read") from error
+
+    def _plan_files_local(self) -> Iterable[FileScanTask]:
+        return self._manifest_planner.plan_files(read_manifests(self.snapshot(), self.io))
+
+    @cached_property
+    def _manifest_planner(self) -> ManifestGroupPlanner:
+        return _Planner(
+            table_metadata=self.table_metadata,
+            io=self.io,
+            row_filter=self.row_filter,
+            case_sensitive=self.case_sensitive,
+            options=self.options,
+        )
+
+
+def _lists_data(manifest: ManifestFile) -> bool:
+    return manifest.content == ManifestContent.DATA

@@ -1,0 +1,407 @@
+"""Which manifests a commit puts together on its way, so that the list of them stays short."""
+# ruff: noqa: SLF001 - private parts are what this folder is for
+
+import itertools
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyiceberg.exceptions import ValidationException
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.delete_file_index import DeleteFileIndex
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update import SetSnapshotRefUpdate, UpdatesAndRequirements
+from pyiceberg.table.update.snapshot import CommitWindow, _ManifestMergeManager, _SnapshotProducer
+from pyiceberg.table.update.validate import _validation_history
+from pyiceberg.typedef import Record
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries
+from floe_dagster_iceberg._pyiceberg.manifest_writer import manifest_writer
+from floe_dagster_iceberg._pyiceberg.transaction import (
+    StagedTransaction,
+    TableTransaction,
+    delete_quietly,
+    is_in_history,
+    point_ref,
+)
+from floe_dagster_iceberg.errors import CommitConflictError
+from floe_dagster_iceberg.telemetry import trace_properties
+
+FOLD_FROM: Final = 100
+"""How many files a manifest lists that is not small.
+
+All in one would make the list shorter still, and dear for whoever replaces one partition: the
+manifest that lists its files is written anew.
+"""
+
+
+STEPS: Final = (10, FOLD_FROM)
+"""Manifests become larger in steps: ten that list less than ten files, then ten that list less than a hundred.
+
+A single step would leave up to a hundred of them, and make every hundredth commit read them all.
+"""
+
+
+def groups_to_fold(
+    metadata: TableMetadata, manifests: Sequence[ManifestFile], *, being_written: int
+) -> Iterator[list[ManifestFile]]:
+    """Groups of small data manifests, oldest first, each of which is to become one.
+
+    Args:
+        metadata: The table; its properties may switch this off or set the number of manifests.
+        manifests: What the new snapshot would list.
+        being_written: The new snapshot, whose own manifests are left alone.
+    """
+    properties = metadata.properties
+    if properties.get(TableProperties.MANIFEST_MERGE_ENABLED, "true").lower() == "false":
+        return
+    given = properties.get(TableProperties.MANIFEST_MIN_MERGE_COUNT)
+    steps = STEPS if given is None else (int(given),)
+    data = [
+        manifest
+        for manifest in manifests
+        if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id != being_written
+    ]
+    for spec_id in sorted({manifest.partition_spec_id for manifest in data}):
+        if is_writable(metadata, spec_id):
+            of_spec = [manifest for manifest in data if manifest.partition_spec_id == spec_id]
+            for fewest, enough in zip((1, *steps), steps, strict=False):
+                yield from _full_groups(of_spec, fewest, enough)
+
+
+def live_files_in(manifest: ManifestFile) -> int:
+    """How many files the manifest adds or keeps; many, when an old writer did not say."""
+    counts = (manifest.added_files_count, manifest.existing_files_count)
+    return sum(sys.maxsize if count is None else count for count in counts)
+
+
+def is_writable(metadata: TableMetadata, spec_id: int) -> bool:
+    """Whether the columns that the partitions of a spec come from are still there to describe them."""
+    columns = metadata.schema().field_ids
+    return all(field.source_id in columns for field in metadata.specs()[spec_id].fields)
+
+
+def _full_groups(manifests: Sequence[ManifestFile], fewest: int, enough: int) -> Iterator[list[ManifestFile]]:
+    """Groups of manifests that list from `fewest` to less than `enough` files, each with enough together."""
+    small = [manifest for manifest in manifests if fewest <= max(1, live_files_in(manifest)) < enough]
+    if len(small) * fewest < enough:
+        return
+    small.sort(key=lambda manifest: manifest.sequence_number)
+    group: list[ManifestFile] = []
+    files = 0
+    for manifest in small:
+        group.append(manifest)
+        files += live_files_in(manifest)
+        if files >= enough and len(group) > 1:
+            yield group
+            group, files = [], 0
+
+
+# Merging at every call is what asking for a merge commit means; a table may set its own threshold.
+MERGE_COMMIT_MIN_MANIFESTS = 2
+
+
+class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
+    """Makes one snapshot out of file changes."""
+
+    def __init__(
+        self,
+        transaction: StagedTransaction,
+        changes: FileChanges,
+        *,
+        operation: Operation,
+        snapshot_id: int,
+        snapshot_properties: dict[str, str],
+        branch: str,
+        merge_manifests: bool = False,
+    ) -> None:
+        self.io, self._branch = transaction.table.io, branch
+        super().__init__(
+            operation,
+            transaction,
+            self.io,
+            snapshot_properties={**snapshot_properties, **trace_properties()},
+            branch=branch,
+        )
+        # Chosen by the caller and kept over attempts, so that a commit whose answer was lost can be recognised.
+        self._snapshot_id = snapshot_id
+        self._changes = changes
+        self._merge_manifests = merge_manifests
+        for file in changes.added:
+            self.append_data_file(file)
+        for entry in changes.removed:
+            self.delete_data_file(entry.data_file)
+
+    @property
+    def written_manifests(self) -> list[str]:
+        """Manifests written for this snapshot."""
+        return list(self._written_manifests)
+
+    def discard(self) -> None:
+        """Delete what was written; for a snapshot that definitely was not made."""
+        delete_quietly(self.io, self.written_manifests)
+
+    def validate_since(self, base_snapshot_id: int | None, *, row_filter: BooleanExpression) -> None:
+        """Refuse to replace rows that others changed after the base snapshot.
+
+        Only the filter decides, never the table's isolation level: the removal is planned on what
+        the table has become, so rows that nobody here has seen would go with the others. Rewrites
+        of files, which change no row, do not matter.
+
+        Raises:
+            CommitConflictError: Rows matching the filter came or went.
+        """
+        table = self._transaction._table
+        try:
+            window = CommitWindow.resolve(self._transaction.table_metadata, base_snapshot_id, self._branch)
+            if window.is_empty() or window.head is None:
+                return
+            matches = _InclusiveMetricsEvaluator(self.schema(), row_filter)
+            changed = any(matches.eval(entry.data_file) for entry in _changes_between(table, window.base, window.head))
+        except ValidationException:
+            # The base has expired, or the branch was rolled back behind it: nobody knows what was changed.
+            changed = True
+        if changed:
+            raise CommitConflictError(
+                ".".join(table.name()), attempts=1, reason="another writer changed rows that are being replaced"
+            )
+
+    def validate_removed_files_since(self, base_snapshot_id: int | None) -> None:
+        """Refuse to replace files that others deleted, or deleted rows from, after the base snapshot.
+
+        Rows that others added meanwhile do not matter to a rewrite that changes no row.
+
+        Raises:
+            CommitConflictError: A removed file is not what it was.
+        """
+        metadata, table = self._transaction.table_metadata, self._transaction._table
+        base, head = metadata.snapshot_by_id(base_snapshot_id or 0), metadata.snapshot_by_name(self._branch)
+        if head is None or (base is not None and base.snapshot_id == head.snapshot_id):
+            return
+        # The base has expired, or the branch was rolled back behind it: nobody knows what was deleted.
+        is_known = base is not None and is_in_history(metadata, base.snapshot_id, of=head.snapshot_id)
+        if base is None or not is_known or _has_new_deletes(self._changes, base, table.io):
+            raise CommitConflictError(
+                ".".join(table.name()), attempts=1, reason="another writer changed files that are being rewritten"
+            )
+
+    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+        version = self._transaction.table_metadata.format_version
+        output, snapshot_id = self.new_manifest_output(), self._snapshot_id
+        return manifest_writer(version, spec, self.schema(), output, snapshot_id, self._compression)
+
+    def _manifests(self) -> list[ManifestFile]:
+        # One after the other. Of PyIceberg's threads one may still be writing when another has failed
+        # and everything is cleaned up.
+        manifests = [
+            *self._write_manifest(self._transaction.table_metadata.spec(), self._added_entries()),
+            *self._deleted_manifests(),
+            *self._existing_manifests(),
+        ]
+        return self._merge(manifests)
+
+    def _write_manifest(self, spec: PartitionSpec, entries: Sequence[ManifestEntry]) -> Iterator[ManifestFile]:
+        if not entries:
+            return
+        with self.new_manifest_writer(spec) as writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        yield writer.to_manifest_file()
+
+    def _added_entries(self) -> list[ManifestEntry]:
+        return [
+            ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file)
+            for file in self._changes.added
+        ]
+
+    def _deleted_manifests(self) -> Iterator[ManifestFile]:
+        by_spec: dict[int, list[ManifestEntry]] = defaultdict(list)
+        for entry in self._deleted_entries():
+            by_spec[entry.data_file.spec_id].append(entry)
+        for spec_id, entries in by_spec.items():
+            yield from self._write_manifest(self.spec(spec_id), entries)
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        return [_with_status(entry, ManifestEntryStatus.DELETED, self._snapshot_id) for entry in self._changes.removed]
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        manifests = [manifest for manifest in self._changes.carried_over() if _has_live_files(manifest)]
+        for manifest, entries in self._changes.rewritten():
+            stay = [_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id) for entry in entries]
+            manifests += self._write_manifest(self.spec(manifest.partition_spec_id), stay)
+        return manifests
+
+    def _merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        if not self._merge_manifests:
+            return self._fold(manifests)
+        properties = self._transaction.table_metadata.properties
+        data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
+        deletes = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
+        manager = _ManifestMergeManager(
+            target_size_bytes=int(
+                properties.get(
+                    TableProperties.MANIFEST_TARGET_SIZE_BYTES, TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
+                )
+            ),
+            min_count_to_merge=int(
+                properties.get(TableProperties.MANIFEST_MIN_MERGE_COUNT, MERGE_COMMIT_MIN_MANIFESTS)
+            ),
+            merge_enabled=True,
+            snapshot_producer=self,
+        )
+        merged: list[ManifestFile] = manager.merge_manifests(data) + deletes
+        self._delete_all_but({manifest.manifest_path for manifest in merged})
+        return merged
+
+    def _fold(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        """Reading and writing the list is what a commit to an old table costs, so it is kept short."""
+        metadata = self._transaction.table_metadata
+        for group in groups_to_fold(metadata, manifests, being_written=self._snapshot_id):
+            entries = [
+                _with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
+                for found in ExecutorFactory.get_or_create().map(self._live_entries, group)
+                for entry in found
+            ]
+            folded = {manifest.manifest_path for manifest in group}
+            manifests = [manifest for manifest in manifests if manifest.manifest_path not in folded]
+            manifests += self._write_manifest(self.spec(group[0].partition_spec_id), entries)
+        return manifests
+
+    def _live_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        return read_entries(manifest, self.io)
+
+    def _delete_all_but(self, needed: set[str]) -> None:
+        """Manifests of this commit that were merged into another one are nobody's."""
+        merged = [path for path in self._written_manifests if path not in needed]
+        self._written_manifests = [path for path in self._written_manifests if path in needed]
+        delete_quietly(self.io, merged)
+
+    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
+        if self._operation is not Operation.REPLACE:
+            return super()._summary(snapshot_properties or {})
+        # PyIceberg knows no replace; its totals are those of an overwrite.
+        self._operation = Operation.OVERWRITE
+        summary = super()._summary(snapshot_properties or {})
+        self._operation = Operation.REPLACE
+        return summary.model_copy(update={"operation": Operation.REPLACE})
+
+    def _commit(self) -> UpdatesAndRequirements:
+        updates, requirements = super()._commit()
+        ref = self._transaction.table_metadata.refs.get(self._branch)
+        if ref is None:
+            return updates, requirements
+        # PyIceberg would reset the branch's own retention on every write.
+        moved = point_ref(self._branch, ref.model_copy(update={"snapshot_id": self._snapshot_id}))
+        return tuple(moved if isinstance(update, SetSnapshotRefUpdate) else update for update in updates), requirements
+
+
+def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
+
+
+def _changes_between(table: Table, base: Snapshot | None, head: Snapshot) -> Iterator[ManifestEntry]:
+    """Files that commits after the base added or removed, other than by rewriting them."""
+    changing = {Operation.APPEND, Operation.OVERWRITE, Operation.DELETE}
+    for content in (ManifestContent.DATA, ManifestContent.DELETES):
+        manifests, snapshot_ids = _validation_history(table, base, head, changing, content)
+        for manifest in manifests:
+            for entry in read_entries(manifest, table.io, discard_deleted=False):
+                if entry.snapshot_id in snapshot_ids and entry.status != ManifestEntryStatus.EXISTING:
+                    yield entry
+
+
+def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
+    """Whether rows of one of the removed files were deleted after the base.
+
+    PyIceberg's own check counts from the sequence number of the head, and so misses what an earlier
+    commit deleted. Equality deletes may mean rows of any partition, so each of them is one too many.
+    """
+    since, index = base.sequence_number or 0, DeleteFileIndex()
+    for manifest in changes.unopened:
+        if manifest.content != ManifestContent.DELETES or manifest.sequence_number <= since:
+            continue
+        for entry in read_entries(manifest, io):
+            if (entry.sequence_number or 0) <= since:
+                continue
+            if entry.data_file.content == DataFileContent.EQUALITY_DELETES:
+                return True
+            index.add_delete_file(entry, entry.data_file.partition)
+    removed = (entry.data_file for entry in changes.removed)
+    return any(index.for_data_file(since, file, file.partition) for file in removed)
+
+
+def _has_live_files(manifest: ManifestFile) -> bool:
+    return bool(manifest.has_added_files() or manifest.has_existing_files())
+
+
+class ManifestRewriter:
+    """Writes manifests for a snapshot that is yet to be made, of entries that others have written.
+
+    They do not depend on the transaction that they are first meant for: a snapshot of the same id in
+    a later one can list them as well.
+    """
+
+    def __init__(self, transaction: TableTransaction, snapshot_id: int) -> None:
+        self._producer = SnapshotProducer(
+            transaction,
+            FileChanges(),
+            operation=Operation.REPLACE,
+            snapshot_id=snapshot_id,
+            snapshot_properties={},
+            branch=MAIN_BRANCH,
+        )
+
+    def rewrite(self, manifests: Sequence[ManifestFile], *, target_size_bytes: int) -> Iterator[ManifestFile]:
+        """Live entries as they are, those of one partition beside each other, so that readers skip more.
+
+        Args:
+            manifests: Manifests of one partition spec.
+            target_size_bytes: Size at which a manifest is closed.
+        """
+        producer = self._producer
+        entries = sorted(
+            (entry for manifest in manifests for entry in read_entries(manifest, producer.io)),
+            key=lambda entry: _sortable(entry.data_file.partition),
+        )
+        waiting = iter(entries)
+        for first in waiting:
+            with producer.new_manifest_writer(producer.spec(manifests[0].partition_spec_id)) as writer:
+                for entry in itertools.chain([first], waiting):
+                    writer.existing(entry)
+                    if writer.tell() >= target_size_bytes:
+                        break
+            yield writer.to_manifest_file()
+
+    def discard(self) -> None:
+        """Delete what was written; for a snapshot that definitely was not made."""
+        self._producer.discard()
+
+
+def _sortable(partition: Record) -> tuple[tuple[bool, Any], ...]:
+    """A partition as a key to sort by, NULL first."""
+    return tuple(
+        (value is not None, "" if value is None else value) for value in (partition[at] for at in range(len(partition)))
+    )

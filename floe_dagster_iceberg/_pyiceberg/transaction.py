@@ -1,0 +1,190 @@
+"""Changes to one table, staged and committed once."""
+# ruff: noqa: SLF001 - private parts are what this folder is for
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final, Literal
+
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io import FileIO
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import CreateTableTransaction, Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRef
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+    ValidatableTableRequirement,
+    _apply_table_update,
+    _TableMetadataUpdateContext,
+)
+
+
+def _apply_updates(base: TableMetadata, updates: Sequence[TableUpdate]) -> TableMetadata:
+    context = _TableMetadataUpdateContext()
+    for update in updates:
+        base = _apply_table_update(update, base, context)
+    return base
+
+
+class StagedTransaction(Transaction):
+    """Staged metadata is worked out once per set of updates."""
+
+    _staged: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        base, updates = self._table.metadata, self._updates
+        if self._staged is None or self._staged[0] is not base or self._staged[1] is not updates:
+            self._staged = (base, updates, _apply_updates(base, updates))
+        return self._staged[2]
+
+    @property
+    def table(self) -> Table:
+        """The table this transaction works on."""
+        return self._table
+
+    @property
+    def changes_anything(self) -> bool:
+        """Whether something is staged."""
+        return bool(self._updates)
+
+    def stage(self, updates: Sequence[TableUpdate], requirements: Sequence[TableRequirement] = ()) -> None:
+        """Stage updates; all requirements of one call are kept, several of one kind included."""
+        self._stage(tuple(updates), tuple(requirements))
+
+    @property
+    def manifest_lists(self) -> list[str]:
+        """Manifest lists written for the snapshots staged here."""
+        return [path for producer in self._snapshot_producers for path in producer._written_manifest_lists]
+
+    def discard_metadata_files(self) -> None:
+        """Delete the manifests and manifest lists written for a commit that did not land."""
+        for producer in self._snapshot_producers:
+            delete_quietly(self.table.io, (*producer._written_manifests, *producer._written_manifest_lists))
+
+
+def delete_quietly(io: FileIO, locations: Sequence[str]) -> None:
+    """Delete files, as many as can be."""
+    for location in locations:
+        with suppress(OSError):
+            io.delete(location)
+
+
+class TableTransaction(StagedTransaction):
+    """Changes to one existing table, committed together, once."""
+
+    def commit_once(self) -> None:
+        """Send what is staged to the catalog as one commit, without retrying."""
+        requirements = (*self._requirements, AssertTableUUID(uuid=self.table_metadata.table_uuid))
+        self._table._do_commit(updates=self._updates, requirements=requirements)
+
+
+class CreateTransaction(StagedTransaction, CreateTableTransaction):
+    """The creation of a table together with its first rows, committed together, once."""
+
+    @classmethod
+    def open(
+        cls,
+        catalog: Catalog,
+        identifier: tuple[str, ...],
+        schema: Schema,
+        spec: PartitionSpec,
+        properties: dict[str, str],
+    ) -> "CreateTransaction":
+        """Stage a new table that exists only here until `commit_once`."""
+        staged = catalog.create_table_transaction(identifier, schema, partition_spec=spec, properties=properties)
+        return cls(staged._table)  # type: ignore[arg-type]
+
+    def commit_once(self) -> Table:
+        """Create the table in the catalog with everything staged, without retrying."""
+        self.commit_transaction()
+        staged = self._table
+        return Table(staged.name(), staged.metadata, staged.metadata_location, staged.io, staged.catalog)
+
+
+_SUMMARIES: dict[str, dict[str, str]] = {}
+
+
+_SUMMARIES_KEPT: Final = 10_000
+
+
+def point_ref(name: str, ref: SnapshotRef) -> SetSnapshotRefUpdate:
+    """An update that makes a branch or tag what `ref` says, retention included."""
+    return SetSnapshotRefUpdate(
+        ref_name=name,
+        type=ref.snapshot_ref_type,
+        snapshot_id=ref.snapshot_id,
+        max_ref_age_ms=ref.max_ref_age_ms,
+        max_snapshot_age_ms=ref.max_snapshot_age_ms,
+        min_snapshots_to_keep=ref.min_snapshots_to_keep,
+    )
+
+
+def summary_property(snapshot: Snapshot, key: str) -> str | None:
+    """What a snapshot's summary says, like `Summary.get`, of which one may ask thousands again and again."""
+    if snapshot.summary is None:
+        return None
+    # Pydantic takes microseconds to find them. No two snapshots share a manifest list.
+    properties = _SUMMARIES.get(snapshot.manifest_list)
+    if properties is None:
+        if len(_SUMMARIES) >= _SUMMARIES_KEPT:
+            _SUMMARIES.clear()
+        properties = _SUMMARIES[snapshot.manifest_list] = snapshot.summary.additional_properties
+    return properties.get(key)
+
+
+def ref_assertions(metadata: TableMetadata) -> list[AssertRefSnapshotId]:
+    """Requirements that every branch and tag still points where this metadata says."""
+    return [AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id) for name, ref in metadata.refs.items()]
+
+
+class _AssertHistory(ValidatableTableRequirement):
+    """Snapshots are still there and, if asked for, no branch or tag has come, gone or moved."""
+
+    type: Literal["floe-assert-history"] = "floe-assert-history"
+    snapshot_ids: frozenset[int]
+    refs: dict[str, SnapshotRef] | None = None
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        if base_metadata is None:
+            raise CommitFailedException("Requirement failed: current table metadata is missing")
+        if self.refs is not None and self.refs != base_metadata.refs:
+            raise CommitFailedException("Requirement failed: branches or tags have changed")
+        if not self.snapshot_ids <= {snapshot.snapshot_id for snapshot in base_metadata.snapshots}:
+            raise CommitFailedException("Requirement failed: snapshots have expired meanwhile")
+
+
+def history_assertions(
+    transaction: StagedTransaction, *, snapshot_ids: Iterable[int], all_refs: bool = False
+) -> list[TableRequirement]:
+    """What Iceberg's own requirements cannot say; none for catalogs that check requirements on a server.
+
+    Metastore catalogs (SQL, Glue, Hive) check requirements here, on the version that they then
+    swap atomically, so this leaves no gap. A REST server knows only the standard ones.
+    """
+    if not isinstance(transaction.table.catalog, MetastoreCatalog):
+        return []
+    refs = transaction.table_metadata.refs if all_refs else None
+    assertion = _AssertHistory(snapshot_ids=frozenset(snapshot_ids), refs=refs)
+    return [assertion]  # type: ignore[list-item]
+
+
+def history_of(metadata: TableMetadata, head: Snapshot | None) -> Iterator[Snapshot]:
+    """A snapshot and its ancestors, newest first, as far as they have not expired."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    while head is not None:
+        yield head
+        head = None if head.parent_snapshot_id is None else by_id.get(head.parent_snapshot_id)
+
+
+def is_in_history(metadata: TableMetadata, snapshot_id: int, *, of: int) -> bool:
+    """Whether a snapshot is another one, or one of its ancestors."""
+    head = metadata.snapshot_by_id(of)
+    return any(snapshot.snapshot_id == snapshot_id for snapshot in history_of(metadata, head))

@@ -1,0 +1,302 @@
+"""The fields of a maintenance policy by their dotted names."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+from functools import cache
+from typing import Any, Final, get_origin
+
+import pydantic
+from pydantic import BaseModel
+
+from floe_dagster_iceberg.artifacts import EnforcementLevel, Governance
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models import ExpiryPolicy, MaintenancePolicy, TableIdentifier, snapshot_properties
+from floe_dagster_iceberg.models.faults import field_errors, nearest
+from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
+from floe_dagster_iceberg.models.quantities import format_bytes, format_duration
+from floe_dagster_iceberg.secrets import redact
+
+
+@cache
+def policy_fields() -> Mapping[str, Any]:
+    """Type of every value of a policy, by a name such as 'expiry.max_age'."""
+    return dict(_walk(MaintenancePolicy))
+
+
+def _walk(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, info in model.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _walk(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name, kind
+
+
+def values_of(model: BaseModel, *, given_only: bool, prefix: str = "") -> dict[str, Any]:
+    """The values of a policy by their dotted names.
+
+    Args:
+        model: The policy.
+        given_only: Whether to leave out what nobody gave, because it is the package's default.
+        prefix: Where the model sits in the whole policy.
+    """
+    values: dict[str, Any] = {}
+    for name in model.model_fields_set if given_only else type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, BaseModel) and prefix + name not in policy_fields():
+            values |= values_of(value, given_only=given_only, prefix=f"{prefix}{name}.")
+        else:
+            values[prefix + name] = value
+    return values
+
+
+def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names; unknown ones stay as they are, for validation to refuse."""
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping) and path not in policy_fields():
+            flat |= flattened(value, f"{path}.")
+        else:
+            flat[path] = read_text(path, value) if isinstance(value, str) else value
+    return flat
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The opposite of `flattened`."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, name = path.split(".")
+        level = tree
+        for parent in parents:
+            level = level.setdefault(parent, {})
+        level[name] = value
+    return tree
+
+
+def is_size(path: str) -> bool:
+    """Whether a value counts bytes."""
+    return any(part.endswith("_bytes") for part in path.split("."))
+
+
+def read_text(path: str, text: str) -> Any:
+    """The text of a table property as validation takes it: 'a, b' for a list, everything else as it is."""
+    if get_origin(policy_fields().get(path)) is Sequence:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+# What maintenance itself notes on a table, such as when it last ran.
+_OWN_NOTES: Final = f"{snapshot_properties.MAINTENANCE_PREFIX}last-"
+
+
+_ICEBERG_AGE: Final = "history.expire.max-snapshot-age-ms"
+
+
+_NEVER_MS: Final = 100 * 365 * 86_400_000
+
+
+_ICEBERG_KEEP: Final = "history.expire.min-snapshots-to-keep"
+
+
+# What concerns the run, or is not for a table to say.
+_NOT_OF_A_TABLE: Final = ("tables", "dry_run", "budget.", "expiry.governance_min_age")
+
+
+class PolicySource(StrEnum):
+    """Who decided a value, weakest first."""
+
+    DEFAULT = "package default"
+    ICEBERG = "Iceberg property"
+    GOVERNANCE = "governance"
+    ARTIFACTS = "artifacts"
+    TABLE = "table property"
+    CODE = "code"
+    RUN = "run config"
+
+
+@dataclass(frozen=True)
+class EffectivePolicy:
+    """A policy as it applies.
+
+    Attributes:
+        policy: The policy.
+        sources: Who decided each value, by names such as 'expiry.max_age'.
+        warning: What governance objects to, when it only warns.
+    """
+
+    policy: MaintenancePolicy
+    sources: Mapping[str, PolicySource]
+    warning: str | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Every value by its name."""
+        return values_of(self.policy, given_only=False)
+
+    def describe(self, relevant: tuple[str, ...] = ("",)) -> list[tuple[str, str, PolicySource]]:
+        """Name, value and decider of each value whose name begins with one of `relevant`, as a person reads them."""
+        return [
+            (name, format_setting(name, value), self.sources[name])
+            for name, value in self.values().items()
+            if name.startswith(relevant)
+        ]
+
+
+@dataclass(frozen=True)
+class PolicySources:
+    """Everything that decides how tables are maintained, except the tables themselves.
+
+    Attributes:
+        code: The policy as written in code; only what was given there counts as decided.
+        artifacts: Policy values of the artifacts, nested as in `MaintenancePolicy`.
+        governance: Retention as validated upstream.
+        run: Policy values of the run's configuration, by dotted names.
+    """
+
+    code: MaintenancePolicy | None = None
+    artifacts: Mapping[str, Any] = field(default_factory=dict)
+    governance: Governance = field(default_factory=Governance)
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_run(self, **values: Any) -> "PolicySources":
+        """A copy in which these values, unless None, win over all others."""
+        return replace(self, run={name: value for name, value in values.items() if value is not None})
+
+    def resolve(
+        self, table: TableIdentifier | None = None, properties: Mapping[str, str] | None = None
+    ) -> EffectivePolicy:
+        """Work out the policy of a table, or the one that applies where tables say nothing.
+
+        Args:
+            table: The table, for messages.
+            properties: The table's properties.
+
+        Raises:
+            ValidationError: A value is not valid, a property is unknown, or the policy keeps less than
+                governance asks for and enforcement is strict.
+        """
+        layers = {
+            PolicySource.DEFAULT: values_of(MaintenancePolicy(), given_only=False),
+            PolicySource.ICEBERG: _iceberg_values(properties or {}),
+            PolicySource.GOVERNANCE: _governance_values(self.governance),
+            PolicySource.ARTIFACTS: flattened(self.artifacts),
+            PolicySource.TABLE: _property_values(properties or {}, table),
+            PolicySource.CODE: {} if self.code is None else values_of(self.code, given_only=True),
+            PolicySource.RUN: dict(self.run),
+        }
+        values = {name: value for layer in layers.values() for name, value in layer.items()}
+        sources = {name: source for source, layer in layers.items() for name in layer}
+        if self.governance.enforcement is EnforcementLevel.STRICT and self.governance.snapshot_max_age is not None:
+            # Nobody talks governance down.
+            values["expiry.governance_min_age"] = self.governance.snapshot_max_age
+            sources["expiry.governance_min_age"] = PolicySource.GOVERNANCE
+        policy = _validated(values, sources, table)
+        return EffectivePolicy(policy, sources, _governance_warning(self.governance, policy.expiry, table))
+
+
+def _iceberg_values(properties: Mapping[str, str]) -> dict[str, Any]:
+    """What a table's owner tells every engine. It is not addressed to us: what we could not take does not count."""
+    age, keep = properties.get(_ICEBERG_AGE, ""), properties.get(_ICEBERG_KEEP, "")
+    values: dict[str, Any] = {}
+    # The largest number there is stands for never, and is more than Python can subtract from a date.
+    if age.isdecimal() and (max_age := timedelta(milliseconds=min(int(age), _NEVER_MS))) >= MIN_EXPIRY_AGE:
+        values["expiry.max_age"] = max_age
+    if keep.isdecimal() and int(keep) >= 1:
+        values["expiry.min_snapshots_to_keep"] = int(keep)
+    return values
+
+
+def _governance_values(governance: Governance) -> dict[str, Any]:
+    values = {
+        "expiry.max_age": governance.snapshot_max_age,
+        "expiry.min_snapshots_to_keep": governance.snapshot_keep_last,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _property_values(properties: Mapping[str, str], table: TableIdentifier | None) -> dict[str, Any]:
+    values = {}
+    for key, text in properties.items():
+        if not key.startswith(snapshot_properties.MAINTENANCE_PREFIX) or key.startswith(_OWN_NOTES):
+            continue
+        name = key.removeprefix(snapshot_properties.MAINTENANCE_PREFIX).replace("-", "_")
+        if name not in policy_fields() or name.startswith(_NOT_OF_A_TABLE):
+            raise ValidationError(_unknown_property_message(key, table), table=table)
+        values[name] = read_text(name, text)
+    return values
+
+
+def _unknown_property_message(key: str, table: TableIdentifier | None) -> str:
+    known = [
+        snapshot_properties.MAINTENANCE_PREFIX + name.replace("_", "-")
+        for name in policy_fields()
+        if not name.startswith(_NOT_OF_A_TABLE)
+    ]
+    guess = nearest(key, known)
+    hint = f"Did you mean '{guess}'?" if guess else f"Known are {', '.join(known)}."
+    return f"Property '{key}' of table '{table}' is no maintenance setting. {hint}"
+
+
+def _validated(
+    values: Mapping[str, Any], sources: Mapping[str, PolicySource], table: TableIdentifier | None
+) -> MaintenancePolicy:
+    try:
+        return MaintenancePolicy.model_validate(nested(values))
+    except pydantic.ValidationError as error:
+        whose = "The maintenance policy" if table is None else f"The maintenance policy of '{table}'"
+        # Not chained: a filter holds data values, and Pydantic's own text may show them.
+        raise ValidationError(f"{whose} is not valid. {redact(_reasons(error, sources))}.", table=table) from None
+
+
+def _reasons(error: pydantic.ValidationError, sources: Mapping[str, PolicySource]) -> str:
+    reasons = []
+    for refused in field_errors(error, MaintenancePolicy):
+        name = f"{refused.path}."
+        # A rule about several fields names their section, and an item of a list its position.
+        deciders = {
+            source for path, source in sources.items() if f"{path}.".startswith(name) or name.startswith(f"{path}.")
+        }
+        decided_by = ", ".join(sorted(deciders - {PolicySource.DEFAULT})) or PolicySource.DEFAULT
+        reasons.append(f"{refused.path} ({decided_by}): {refused.message}")
+    return "; ".join(reasons)
+
+
+def _governance_warning(governance: Governance, expiry: ExpiryPolicy, table: TableIdentifier | None) -> str | None:
+    if governance.enforcement is EnforcementLevel.OFF:
+        return None
+    strict = governance.model_copy(update={"enforcement": EnforcementLevel.STRICT})
+    try:
+        strict.check_expiry(max_age=expiry.max_age, min_snapshots_to_keep=expiry.min_snapshots_to_keep)
+    except ValidationError as error:
+        message = str(error) if table is None else f"{table}: {error}"
+        if governance.enforcement is EnforcementLevel.STRICT:
+            raise ValidationError(message, table=table) from None
+        return message
+    return None
+
+
+def format_setting(name: str, value: object) -> str:
+    """A setting of a policy as a person writes it.
+
+    >>> format_setting("expiry.max_age", timedelta(days=7)), format_setting("budget.max_rewrite_bytes", 2**30)
+    ('7 days', '1.0 GiB')
+    """
+    match value:
+        case None | ():
+            text = "none"
+        case _ if name == "compaction.partition_filter":
+            # A filter holds data values.
+            text = "set"
+        case timedelta():
+            text = format_duration(value)
+        case tuple():
+            text = ", ".join(map(str, value))
+        case bool():
+            text = "yes" if value else "no"
+        case int() | float():
+            text = format_bytes(value) if is_size(name) else f"{round(value, 2):,}".removesuffix(".0")
+        case _:
+            text = str(value)
+    return text

@@ -1,0 +1,17 @@
+"""Keys that this package writes into snapshot summaries and table properties, each once."""
+
+from typing import Final
+
+RUN_ID: Final = "dagster.run-id"
+STEP_KEY: Final = "dagster.step-key"
+ASSET_KEY: Final = "dagster.asset-key"
+PARTITION_KEY: Final = "dagster.partition-key"
+
+IDEMPOTENCY_KEY: Final = "floe.idempotency-key"
+TRACE_ID: Final = "floe.trace-id"
+
+MAINTENANCE_PREFIX: Final = "floe.maintenance."
+"""Of table properties that set a table's own maintenance policy."""
+MAINTENANCE_OPERATION: Final = f"{MAINTENANCE_PREFIX}operation"
+MAINTENANCE_DURATION: Final = f"{MAINTENANCE_PREFIX}duration-ms"
+LAST_MAINTENANCE: Final = f"{MAINTENANCE_PREFIX}last-{{operation}}"

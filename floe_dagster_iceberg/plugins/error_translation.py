@@ -1,0 +1,396 @@
+"""What kept an HTTP request from being answered, in a few words that begin with the address."""
+
+import errno
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from textwrap import shorten
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from floe_dagster_iceberg.errors import (
+    CatalogAuthenticationError,
+    CatalogConnectionError,
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    EngineCapabilityError,
+    FloeStorageError,
+    IcebergError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    ScanError,
+    StaleTableMetadataError,
+    TableAlreadyExistsError,
+    ValidationError,
+    WriteError,
+)
+from floe_dagster_iceberg.secrets import scrub_exception, scrub_text
+
+# By what the class names of requests, urllib3 and Python contain; the first that is found in the chain tells most.
+_WORDS: Final = {
+    "NameResolutionError": "has a host name that is not known here",
+    "gaierror": "has a host name that is not known here",
+    "ConnectionRefusedError": "refused the connection",
+    "ConnectTimeout": "did not take the connection in time",
+    "ReadTimeout": "did not answer in time",
+    "SSLError": "cannot be trusted: its certificate or protocol was not accepted",
+    "ProxyError": "cannot be reached through the proxy",
+    "RemoteDisconnected": "closed the connection without an answer",
+    "ConnectionResetError": "closed the connection without an answer",
+    "IncompleteRead": "broke off in the middle of its answer",
+    "ChunkedEncodingError": "broke off in the middle of its answer",
+    "NewConnectionError": "cannot be connected to",
+}
+
+
+def describe_http_failure(error: BaseException) -> str | None:
+    """The server and what it did, as in 'http://catalog:8181 refused the connection'; None when that is not known.
+
+    Of the address only scheme, host and port: the rest may hold what nobody else is to read.
+    """
+    url = getattr(getattr(error, "request", None), "url", None)
+    if not isinstance(url, str):
+        return None
+    kinds = [type(cause).__name__ for cause in _chain(error)]
+    words = next((words for name, words in _WORDS.items() if any(name in kind for kind in kinds)), None)
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return None if words is None else f"{parts.scheme}://{parts.hostname}{port} {words}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and all that led to it; requests and urllib3 hand theirs on as arguments."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        current = waiting.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        linked = (current.__cause__, current.__context__, getattr(current, "reason", None), *current.args)
+        waiting += [each for each in linked if isinstance(each, BaseException)]
+
+
+_METADATA_FILE = re.compile(r"[^\s'\"<>()\[\]]+\.metadata\.json")
+
+
+_LONGEST_REASON = 200
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A foreign exception and what was being done when it came."""
+
+    error: BaseException
+    catalog: str
+    table: object
+    namespace: object
+
+    @property
+    def subject(self) -> str:
+        return f"catalog '{self.catalog}'" if self.table is None else f"table '{self.table}'"
+
+    @property
+    def status(self) -> int | None:
+        """HTTP status, when the exception stands for a response."""
+        for error in (self.error, self.error.__cause__):
+            if (status := getattr(getattr(error, "response", None), "status_code", None)) is not None:
+                return int(status)
+        return None
+
+    @property
+    def reason(self) -> str:
+        """What went wrong, without a word that the server chose."""
+        kind = type(self.error).__name__
+        if self.status is not None:
+            return f"HTTP {self.status} ({kind})"
+        if (told := describe_http_failure(self.error)) is not None:
+            return told
+        text = _first_line(str(getattr(self.error, "orig", None) or self.error))
+        return f"{kind}: {text}" if text else kind
+
+    @property
+    def metadata_file(self) -> str | None:
+        """The metadata file of the table that the exception complains about, if it is one."""
+        found = None if self.table is None else _METADATA_FILE.search(str(self.error))
+        return None if found is None else found[0]
+
+    @property
+    def namespace_name(self) -> str:
+        if self.namespace is not None:
+            return _dotted(self.namespace)
+        parent, _, name = _dotted(self.table).rpartition(".")
+        return parent or name
+
+
+def _first_line(text: str) -> str:
+    lines = scrub_text(text).strip().splitlines()
+    return shorten(lines[0], _LONGEST_REASON, placeholder=" …").rstrip(". ") if lines else ""
+
+
+def _dotted(identifier: Any) -> str:
+    return ".".join(identifier) if isinstance(identifier, tuple) else str(identifier)
+
+
+_STORAGE_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+# How object stores, through PyArrow, spell the same.
+_STORAGE_FULL_WORDS = ("HTTP status 507", "StorageFull", "QuotaExceeded", "InsufficientStorage")
+
+
+_STORAGE_REFUSES_WORDS = (
+    "ACCESS_DENIED",
+    "ExpiredToken",
+    "HTTP status 403",
+    "INVALID_ACCESS_KEY_ID",
+    "INVALID_CLIENT_TOKEN_ID",
+    "SIGNATURE_DOES_NOT_MATCH",
+)
+
+
+_STORAGE_REFUSES = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+# How PyArrow spells trouble with an object store that may be over in a minute.
+_STORAGE_AWAY = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "REQUEST_TIMEOUT", "curlCode")
+
+
+def storage_failed(failed: Failed) -> FloeStorageError:
+    """Storage that is full, refuses, does not answer, or fails otherwise."""
+    number, text = getattr(failed.error, "errno", None), str(failed.error)
+    if number in _STORAGE_FULL or any(word in text for word in _STORAGE_FULL_WORDS):
+        return WriteError(
+            f"The storage of {failed.subject} is full ({failed.reason}). Free some space, then run it again.",
+            table=failed.table,
+        )
+    refused = number in _STORAGE_REFUSES or any(word in text for word in _STORAGE_REFUSES_WORDS)
+    if refused or isinstance(failed.error, PermissionError):
+        return WriteError(
+            f"The storage of {failed.subject} denied access ({failed.reason}). "
+            "Check the permissions of the warehouse location and the storage credentials.",
+            table=failed.table,
+        )
+    if any(word in text for word in _STORAGE_AWAY):
+        return CatalogConnectionError(failed.catalog, reason=f"its storage does not answer ({failed.reason})")
+    return IcebergError(f"The storage of {failed.subject} failed: {failed.reason}.", table=failed.table)
+
+
+def file_missing(failed: Failed) -> FloeStorageError:
+    """A file of a table is not where it should be."""
+    if failed.metadata_file is not None:
+        return stale_metadata(failed)
+    return ScanError(
+        f"A file of {failed.subject} is missing from storage ({failed.reason}). "
+        "Restore it, or roll the table back to a snapshot that does not need it.",
+        table=failed.table,
+    )
+
+
+def stale_metadata(failed: Failed) -> FloeStorageError:
+    """The metadata file that the catalog points to is missing, or is none."""
+    missing = isinstance(failed.error, FileNotFoundError) or failed.status == HTTPStatus.NOT_FOUND
+    reason = "the file is missing" if missing else "it makes no sense"
+    return StaleTableMetadataError(failed.table, metadata_location=failed.metadata_file, reason=reason)
+
+
+Translation = Callable[[Failed], FloeStorageError]
+
+
+@contextmanager
+def translated(catalog: str, *, table: object = None, namespace: object = None) -> Iterator[None]:
+    """Raise what the body raises as an error of this package.
+
+    Args:
+        catalog: Name of the catalog the body talks to.
+        table: The table it works on, when there is one; it is named in the error.
+        namespace: The namespace it works on, when that is not the table's.
+    """
+    try:
+        yield
+    except FloeStorageError:
+        raise
+    # The dict decides what is foreign; what it does not know goes on unchanged.
+    except BaseException as error:
+        translate = _translation_of(error)
+        if translate is None:
+            raise
+        failed = Failed(error, catalog, table, namespace)
+        raise translate(failed) from scrub_exception(error)
+
+
+def _connection_lost(failed: Failed) -> FloeStorageError:
+    return CatalogConnectionError(failed.catalog, reason=failed.reason)
+
+
+def _refused_credentials(failed: Failed) -> FloeStorageError:
+    return CatalogAuthenticationError(failed.catalog, reason=failed.reason)
+
+
+def _conflict(failed: Failed) -> FloeStorageError:
+    subject = failed.catalog if failed.table is None else failed.table
+    return CommitConflictError(subject, attempts=1, reason=failed.reason)
+
+
+def _outcome_unknown(failed: Failed) -> FloeStorageError:
+    subject = failed.catalog if failed.table is None else failed.table
+    return CommitOutcomeUnknownError(subject, snapshot_id=None, reason=failed.reason)
+
+
+def _no_such_table(failed: Failed) -> FloeStorageError:
+    if failed.metadata_file is not None:
+        # A server that has the table and not its metadata file says 404, too.
+        return stale_metadata(failed)
+    return NoSuchTableError("(unnamed)" if failed.table is None else failed.table)
+
+
+def _no_such_namespace(failed: Failed) -> FloeStorageError:
+    if failed.metadata_file is not None:
+        return stale_metadata(failed)
+    return NoSuchNamespaceError(failed.namespace_name)
+
+
+def _table_exists(failed: Failed) -> FloeStorageError:
+    return TableAlreadyExistsError("(unnamed)" if failed.table is None else failed.table)
+
+
+def _refused(failed: Failed) -> FloeStorageError:
+    return ValidationError(f"The request for {failed.subject} was refused: {failed.reason}.", table=failed.table)
+
+
+def _namespace_exists(failed: Failed) -> FloeStorageError:
+    return ValidationError(
+        f"Namespace '{failed.namespace_name}' already exists in catalog '{failed.catalog}'. Use it as it is."
+    )
+
+
+def _namespace_not_empty(failed: Failed) -> FloeStorageError:
+    return ValidationError(
+        f"Namespace '{failed.namespace_name}' of catalog '{failed.catalog}' still holds tables. Drop them first."
+    )
+
+
+def _view_exists(failed: Failed) -> FloeStorageError:
+    return ValidationError(f"A view named like {failed.subject} already exists. Choose another name.")
+
+
+def _rest_error(failed: Failed) -> FloeStorageError:
+    # PyIceberg has no class of its own for most answers, so the status decides.
+    if failed.status is None or failed.status >= 500:  # noqa: PLR2004 - the first status that blames the server
+        return _server_failed(failed)
+    if failed.status == HTTPStatus.NOT_FOUND and failed.table is not None:
+        return _no_such_table(failed)
+    if failed.status == HTTPStatus.NOT_FOUND and failed.namespace is not None:
+        # PyIceberg knows the namespace itself to be missing by a class of its own; here it is one above.
+        return NoSuchNamespaceError(failed.namespace_name.rpartition(".")[0] or failed.namespace_name)
+    return ValidationError(
+        f"The request for {failed.subject} was refused: {failed.reason}. "
+        "Check the catalog's URI and warehouse, and that the server supports this operation.",
+        table=failed.table,
+    )
+
+
+def _server_failed(failed: Failed) -> FloeStorageError:
+    return _connection_lost(failed) if failed.metadata_file is None else stale_metadata(failed)
+
+
+def _bad_metadata(failed: Failed) -> FloeStorageError:
+    # PyIceberg raises one class for a corrupt metadata file and for a schema that does not fit.
+    if "TableMetadata" not in str(failed.error):
+        return _refused(failed)
+    return stale_metadata(failed)
+
+
+def _unreadable_response(failed: Failed) -> FloeStorageError:
+    title = getattr(failed.error, "title", "")
+    if "Metadata" in title:
+        return _bad_metadata(failed)
+    return CatalogConnectionError(
+        failed.catalog, reason=f"the answer is not what an Iceberg catalog sends ({title or 'unreadable JSON'})"
+    )
+
+
+def _not_supported(failed: Failed) -> FloeStorageError:
+    return EngineCapabilityError(
+        f"PyIceberg or {failed.subject} does not support this: {failed.reason}.", engine="pyiceberg", table=failed.table
+    )
+
+
+def _not_installed(failed: Failed) -> FloeStorageError:
+    return ValidationError(
+        f"A library that {failed.subject} needs is not installed: {failed.reason}. "
+        "Install the extra of floe-dagster-iceberg for this catalog or storage."
+    )
+
+
+def _database_failed(failed: Failed) -> FloeStorageError:
+    text = str(getattr(failed.error, "orig", failed.error)).lower()
+    if "authentication failed" in text or "no password supplied" in text:
+        return _refused_credentials(failed)
+    return _connection_lost(failed)
+
+
+def _database_conflict(failed: Failed) -> FloeStorageError:
+    subject = failed.catalog if failed.table is None else failed.table
+    return CommitConflictError(subject, attempts=1, reason="another process made the same change at the same time")
+
+
+# Names, not classes: importing requests and SQLAlchemy here would cost every code location half a second.
+TRANSLATIONS: dict[str, Translation] = {
+    "pyiceberg.exceptions.AuthorizationExpiredError": _refused_credentials,
+    "pyiceberg.exceptions.BadRequestError": _rest_error,
+    "pyiceberg.exceptions.CommitFailedException": _conflict,
+    "pyiceberg.exceptions.CommitStateUnknownException": _outcome_unknown,
+    "pyiceberg.exceptions.ConditionalCheckFailedException": _conflict,
+    "pyiceberg.exceptions.DynamoDbError": _connection_lost,
+    "pyiceberg.exceptions.ForbiddenError": _refused_credentials,
+    "pyiceberg.exceptions.GenericDynamoDbError": _connection_lost,
+    "pyiceberg.exceptions.NamespaceAlreadyExistsError": _namespace_exists,
+    "pyiceberg.exceptions.NamespaceNotEmptyError": _namespace_not_empty,
+    "pyiceberg.exceptions.NoSuchIcebergTableError": _no_such_table,
+    "pyiceberg.exceptions.NoSuchIdentifierError": _refused,
+    "pyiceberg.exceptions.NoSuchNamespaceError": _no_such_namespace,
+    "pyiceberg.exceptions.NoSuchPlanTaskError": _refused,
+    "pyiceberg.exceptions.NoSuchPropertyException": _refused,
+    "pyiceberg.exceptions.NoSuchTableError": _no_such_table,
+    "pyiceberg.exceptions.NoSuchViewError": _refused,
+    "pyiceberg.exceptions.NotInstalledError": _not_installed,
+    "pyiceberg.exceptions.OAuthError": _refused_credentials,
+    "pyiceberg.exceptions.RESTError": _rest_error,
+    "pyiceberg.exceptions.ResolveError": _refused,
+    "pyiceberg.exceptions.ServerError": _server_failed,
+    "pyiceberg.exceptions.ServiceUnavailableError": _connection_lost,
+    "pyiceberg.exceptions.SignError": _refused_credentials,
+    "pyiceberg.exceptions.TableAlreadyExistsError": _table_exists,
+    "pyiceberg.exceptions.TooManyRequestsError": _connection_lost,
+    "pyiceberg.exceptions.UnauthorizedError": _refused_credentials,
+    "pyiceberg.exceptions.ValidationError": _bad_metadata,
+    "pyiceberg.exceptions.ValidationException": _conflict,
+    "pyiceberg.exceptions.ViewAlreadyExistsError": _view_exists,
+    "pyiceberg.exceptions.WaitingForLockException": _conflict,
+    "requests.exceptions.HTTPError": _rest_error,
+    "requests.exceptions.RequestException": _connection_lost,
+    "sqlalchemy.exc.ArgumentError": _refused,
+    "sqlalchemy.exc.DBAPIError": _database_failed,
+    "sqlalchemy.exc.IntegrityError": _database_conflict,
+    "sqlalchemy.exc.TimeoutError": _connection_lost,
+    "botocore.exceptions.BotoCoreError": _connection_lost,
+    "botocore.exceptions.ClientError": _refused,
+    "botocore.exceptions.NoCredentialsError": _refused_credentials,
+    "thrift.transport.TTransport.TTransportException": _connection_lost,
+    "pydantic_core._pydantic_core.ValidationError": _unreadable_response,
+    "builtins.ModuleNotFoundError": _not_installed,
+    "builtins.NotImplementedError": _not_supported,
+    "builtins.ConnectionError": _connection_lost,
+    "builtins.TimeoutError": _connection_lost,
+    "builtins.FileNotFoundError": file_missing,
+    "builtins.OSError": storage_failed,
+}
+
+
+def _translation_of(error: BaseException) -> Translation | None:
+    """The entry of the exception's class, else of its nearest ancestor."""
+    names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__)
+    return next((TRANSLATIONS[name] for name in names if name in TRANSLATIONS), None)

@@ -1,0 +1,134 @@
+"""A frame of a materialization into its table: created if need be, evolved, written, exactly once.
+
+This is the Spark half of `table/deposit.py`. PyIceberg creates the table and changes its schema,
+Spark writes the rows: two commits where Arrow needs one. A first write that fails takes its
+table away again. Rows are checked before they change a table's columns, but if Spark fails for
+another reason after that, the new columns stay, and hold nothing.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyspark.sql import DataFrame
+
+from floe_dagster_iceberg.errors import (
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    FloeStorageError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from floe_dagster_iceberg.models import SnapshotInfo
+from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, shown, to_error
+from floe_dagster_iceberg.spark.types import to_arrow_schema
+from floe_dagster_iceberg.spark.write import FrameWrite
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, load_table_or_none
+from floe_dagster_iceberg.table.storage import delete_many, list_files
+from floe_dagster_iceberg.table.write.create_table import ensure_namespace, open_new_table
+from floe_dagster_iceberg.table.write.exactly_once import already_written, sort_columns
+from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
+from floe_dagster_iceberg.telemetry import attributes as names, describe_table, traced_step
+
+
+def write_frame_once(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
+    """Put a frame's rows into their table. Readers see all of them or none.
+
+    A failure leaves no new table and no snapshot. Doing the same write again finds the first
+    one and writes nothing.
+
+    Raises:
+        NoSuchTableError: The table is missing and may not be created.
+        SchemaEvolutionError: The rows do not fit the table and may not change it.
+        RowsOutsidePartitionError: Rows lie outside the partitions, and that is an error.
+        CommitConflictError: Other writers won, or changed the rows being replaced.
+        CommitOutcomeUnknownError: The catalog or Spark went away in the middle.
+        WriteError: The frame could not be computed, or the storage refused its files.
+    """
+    try:
+        for _ in range(budget.retries):
+            try:
+                return _write(catalog, frame, write, budget)
+            except NoSuchTableError:
+                if not write.create:
+                    raise
+                # Another process created the table, failed, and took it away under our hands.
+        return _write(catalog, frame, write, budget)
+    except SPARK_ERRORS as error:
+        # Over Spark Connect a frame is looked at only now, and its own mistakes show wherever that happens.
+        raise to_error(error, catalog=catalog.name, table=write.table) from shown(error)
+
+
+def _write(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
+    table, columns = load_table_or_none(catalog, write.table), to_arrow_schema(frame.schema)
+    write = replace(write, sort_by=sort_columns(columns, write, table))
+    if table is None and not write.create:
+        raise NoSuchTableError(write.table)
+    if table is not None:
+        return already_written(table, write) or FrameWrite(table, frame, write, budget).run()
+    creation = _Creation(catalog, columns, write)
+    table = creation.commit()
+    try:
+        result = already_written(table, write) or FrameWrite(table, frame, write, budget).run()
+        return replace(result, created=creation.is_ours and not result.deduplicated)
+    except CommitOutcomeUnknownError:
+        raise
+    except BaseException:
+        creation.undo()
+        raise
+
+
+def _describe(creation: "_Creation") -> dict[str, Any]:
+    return {**describe_table(creation.name), names.ENGINE: "pyiceberg"}
+
+
+class _Creation:
+    """A table that is made for rows to come, and taken away again if they do not."""
+
+    def __init__(self, catalog: Catalog, columns: pa.Schema, write: TableWrite) -> None:
+        self._catalog, self.name = catalog, write.table
+        with translated(catalog.name, table=write.table):
+            ensure_namespace(catalog, write.table.namespace_parts)
+            self._transaction = open_new_table(catalog, columns, write)
+            self._files_before = self._list_files()
+        self.is_ours = False
+
+    @traced_step("create_table", _describe)
+    def commit(self) -> Table:
+        """The empty table, or the one that another process created at the same moment."""
+        try:
+            with translated(self._catalog.name, table=self.name):
+                table = self._transaction.commit_once()
+        except (TableAlreadyExistsError, CommitConflictError):
+            existing = load_table_or_none(self._catalog, self.name)
+            if existing is None:
+                raise
+            return existing
+        self.is_ours = True
+        return table
+
+    def undo(self) -> None:
+        """Drop the table and delete its files, unless it is another's or others wrote to it meanwhile.
+
+        Iceberg's Spark writer leaves the files of tasks that were done when another one failed. While
+        the table is new they can be told from all others: whatever came since belongs to it.
+        """
+        try:
+            table = load_table_or_none(self._catalog, self.name) if self.is_ours else None
+            snapshots = [] if table is None else map(SnapshotInfo.from_pyiceberg_snapshot, table.metadata.snapshots)
+            if table is None or any(snapshot.added_files for snapshot in snapshots):
+                return
+            with translated(self._catalog.name, table=self.name):
+                files = self._list_files() - self._files_before
+                self._catalog.drop_table(self.name.as_tuple)
+                delete_many(table.io, sorted(files))
+        except FloeStorageError:
+            # What failed before is what matters; an empty table is in nobody's way.
+            return
+
+    def _list_files(self) -> set[str]:
+        staged = self._transaction.table
+        return {file.location for file in list_files(staged.io, staged.location())}

@@ -1,0 +1,192 @@
+"""An Iceberg filter as a Spark SQL condition.
+
+Partition slices and row filters reach Spark through this one translation, from the same
+PyIceberg expression that the Arrow engine filters with, so both engines mean the same rows.
+NULL matches no comparison, and NaN is not larger than anything.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from pyiceberg.expressions import BooleanExpression, BoundTerm
+from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, bind, visit
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
+
+from floe_dagster_iceberg.errors import EngineCapabilityError
+from floe_dagster_iceberg.spark.types import quote, to_spark_type
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# Means the same under every setting of Spark's parser.
+_PLAIN_TEXT: Final = re.compile(r"[\w .,:;/+-]*", re.ASCII)
+
+
+def to_condition(row_filter: BooleanExpression, schema: Schema) -> str:
+    """The filter as text for `expr()` and SQL statements.
+
+    Args:
+        row_filter: An unbound expression.
+        schema: Schema of the table; its types decide the literals.
+
+    Raises:
+        EngineCapabilityError: A column has a type that Spark does not know.
+    """
+    return visit(bind(schema, row_filter, case_sensitive=True), _ToCondition(schema))
+
+
+class _ToCondition(BoundBooleanExpressionVisitor[str]):
+    def __init__(self, schema: Schema) -> None:
+        self._paths = column_paths(schema)
+
+    def visit_true(self) -> str:
+        return "TRUE"
+
+    def visit_false(self) -> str:
+        return "FALSE"
+
+    def visit_not(self, child_result: str) -> str:
+        return f"NOT ({child_result})"
+
+    def visit_and(self, left_result: str, right_result: str) -> str:
+        return f"({left_result} AND {right_result})"
+
+    def visit_or(self, left_result: str, right_result: str) -> str:
+        return f"({left_result} OR {right_result})"
+
+    def visit_is_null(self, term: BoundTerm) -> str:
+        return f"{self._column(term)} IS NULL"
+
+    def visit_not_null(self, term: BoundTerm) -> str:
+        return f"{self._column(term)} IS NOT NULL"
+
+    def visit_is_nan(self, term: BoundTerm) -> str:
+        return f"isnan({self._column(term)})"
+
+    def visit_not_nan(self, term: BoundTerm) -> str:
+        return f"({self._column(term)} IS NOT NULL AND NOT isnan({self._column(term)}))"
+
+    def visit_in(self, term: BoundTerm, literals: set[Any]) -> str:
+        return f"{self._column(term)} IN ({self._list(term, literals)})"
+
+    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> str:
+        return f"{self._column(term)} NOT IN ({self._list(term, literals)})"
+
+    def visit_equal(self, term: BoundTerm, literal: Any) -> str:
+        return f"{self._column(term)} = {self._literal(term, literal)}"
+
+    def visit_not_equal(self, term: BoundTerm, literal: Any) -> str:
+        return f"{self._column(term)} <> {self._literal(term, literal)}"
+
+    def visit_greater_than_or_equal(self, term: BoundTerm, literal: Any) -> str:
+        return self._unless_nan(term, f"{self._column(term)} >= {self._literal(term, literal)}")
+
+    def visit_greater_than(self, term: BoundTerm, literal: Any) -> str:
+        return self._unless_nan(term, f"{self._column(term)} > {self._literal(term, literal)}")
+
+    def visit_less_than(self, term: BoundTerm, literal: Any) -> str:
+        return f"{self._column(term)} < {self._literal(term, literal)}"
+
+    def visit_less_than_or_equal(self, term: BoundTerm, literal: Any) -> str:
+        return f"{self._column(term)} <= {self._literal(term, literal)}"
+
+    def visit_starts_with(self, term: BoundTerm, literal: Any) -> str:
+        return f"startswith({self._column(term)}, {self._literal(term, literal)})"
+
+    def visit_not_starts_with(self, term: BoundTerm, literal: Any) -> str:
+        return f"NOT {self.visit_starts_with(term, literal)}"
+
+    def _column(self, term: BoundTerm) -> str:
+        return quote(*self._paths[term.ref().field.field_id])
+
+    def _unless_nan(self, term: BoundTerm, comparison: str) -> str:
+        if not isinstance(term.ref().field.field_type, FloatType | DoubleType):
+            return comparison
+        return f"({comparison} AND NOT isnan({self._column(term)}))"
+
+    def _list(self, term: BoundTerm, literals: set[Any]) -> str:
+        return ", ".join(sorted(self._literal(term, literal) for literal in literals))
+
+    def _literal(self, term: BoundTerm, literal: Any) -> str:
+        # PyIceberg hands over a literal or its bare value, depending on the predicate.
+        return to_sql_literal(getattr(literal, "value", literal), term.ref().field.field_type)
+
+
+def to_sql_literal(value: Any, column_type: IcebergType) -> str:
+    """A value of a column, as Iceberg keeps it, written so that Spark reads the same value of the same type.
+
+    Raises:
+        EngineCapabilityError: Spark does not know the type.
+    """
+    write = _WRITERS.get(type(column_type))
+    if write is None:
+        raise EngineCapabilityError(
+            f"Spark cannot compare columns of type {column_type}. Use the Arrow engine for this table.", engine="spark"
+        )
+    return write(value, column_type)
+
+
+def _moment(microseconds: int) -> str:
+    moment = _EPOCH + timedelta(microseconds=microseconds)
+    return f"{moment.year:04}-{moment:%m-%d %H:%M:%S.%f}"
+
+
+def _text(value: str) -> str:
+    # Escapes in string literals depend on Spark's settings, hexadecimal does not.
+    if _PLAIN_TEXT.fullmatch(value):
+        return f"'{value}'"
+    return f"CAST(X'{value.encode().hex()}' AS STRING)"
+
+
+def column_paths(schema: Schema) -> dict[int, tuple[str, ...]]:
+    """The names that lead to each column and to each field of a struct, by field id."""
+    return dict(_paths(schema.as_struct(), ()))
+
+
+def _paths(struct: StructType, parent: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for field in struct.fields:
+        path = (*parent, field.name)
+        yield field.field_id, path
+        if isinstance(field.field_type, StructType):
+            yield from _paths(field.field_type, path)
+
+
+def _number(value: Any, column_type: IcebergType) -> str:
+    return f"CAST('{value}' AS {to_spark_type(column_type)})"
+
+
+_WRITERS: Final[Mapping[type[IcebergType], Callable[[Any, IcebergType], str]]] = {
+    BooleanType: lambda value, _: "TRUE" if value else "FALSE",
+    IntegerType: _number,
+    LongType: _number,
+    FloatType: _number,
+    DoubleType: _number,
+    DecimalType: _number,
+    DateType: lambda value, _: f"CAST('{_EPOCH.date() + timedelta(days=value)}' AS DATE)",
+    TimestampType: lambda value, _: f"CAST('{_moment(value)}' AS TIMESTAMP_NTZ)",
+    TimestamptzType: lambda value, _: f"CAST('{_moment(value)}Z' AS TIMESTAMP)",
+    StringType: lambda value, _: _text(value),
+    UUIDType: lambda value, _: _text(str(UUID(bytes=value) if isinstance(value, bytes) else value)),
+    BinaryType: lambda value, _: f"X'{bytes(value).hex()}'",
+    FixedType: lambda value, _: f"X'{bytes(value).hex()}'",
+}

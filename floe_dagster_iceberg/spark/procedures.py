@@ -1,0 +1,240 @@
+"""Iceberg's own maintenance procedures, called through a Spark session.
+
+Values go along as parameters, so the text of a call holds none and is safe to show.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.schema import Schema
+from pyspark.sql import Column, SparkSession, functions as sf
+
+from floe_dagster_iceberg.errors import (
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    CompactionError,
+    FloeStorageError,
+    IcebergError,
+    NoSuchTableError,
+)
+from floe_dagster_iceberg.models import (
+    CompactionPolicy,
+    CompactionStrategyType,
+    MaintenanceOperation,
+    TableIdentifier,
+    snapshot_properties,
+)
+from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, Failure, kind_of, name_of, shown, to_error
+from floe_dagster_iceberg.spark.filters import to_condition
+from floe_dagster_iceberg.spark.jobs import run_action
+from floe_dagster_iceberg.spark.types import quote, spark_table
+from floe_dagster_iceberg.table.maintenance.compaction_plan import LARGE_FILE_RATIO
+from floe_dagster_iceberg.telemetry import Operation, attributes as names, describe_table, step, trace_properties
+
+SparkProvider: TypeAlias = Callable[[], SparkSession]
+"""Returns the session to use; called when Spark is first needed, which is what starts it."""
+
+
+_NO_AGE: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# Procedures that rewrite data or delete files.
+_REWRITES: Final = ("rewrite_data_files", "rewrite_position_delete_files")
+
+
+# Iceberg's words for a snapshot that got a branch or tag after we chose it.
+_STILL_REFERENCED: Final = "Still referenced by refs"
+
+
+@dataclass(frozen=True)
+class ProcedureAnswer:
+    """What a procedure did.
+
+    Attributes:
+        statement: The call, without values.
+        rows: Its answer.
+    """
+
+    statement: str
+    rows: Sequence[Mapping[str, Any]]
+
+    def count(self, column: str) -> int:
+        """A number of the first row; 0 when it is not there."""
+        return int(self.rows[0].get(column) or 0) if self.rows else 0
+
+    def total(self, prefix: str) -> int:
+        """All numbers of the first row whose names begin so, added up."""
+        return sum(self.count(column) for column in (self.rows[0] if self.rows else ()) if column.startswith(prefix))
+
+
+class SparkProcedures:
+    """The procedures of one catalog.
+
+    Args:
+        session: A session that knows the catalog.
+        catalog: Name of the catalog, the same as PyIceberg's.
+        snapshot_properties: Kept in every snapshot that a procedure makes.
+    """
+
+    def __init__(
+        self, session: SparkSession, catalog: str, snapshot_properties: Mapping[str, str] | None = None
+    ) -> None:
+        self._session, self._catalog = session, catalog
+        self._snapshot_properties = dict(snapshot_properties or {})
+
+    def rewrite_data_files(
+        self,
+        table: TableIdentifier,
+        policy: CompactionPolicy,
+        *,
+        schema: Schema,
+        row_filter: BooleanExpression | None = None,
+    ) -> ProcedureAnswer:
+        """Rewrite data files as the policy says."""
+        target = policy.target_file_size_bytes
+        options = {
+            "target-file-size-bytes": target,
+            "min-file-size-bytes": int(target * policy.small_file_ratio),
+            "max-file-size-bytes": int(target * LARGE_FILE_RATIO),
+            "min-input-files": policy.min_input_files,
+            "max-concurrent-file-group-rewrites": policy.max_concurrent_file_group_rewrites,
+            "partial-progress.enabled": policy.partial_progress,
+            # Deletes that apply to nothing any more; PyIceberg reads no table that still has equality deletes.
+            "remove-dangling-deletes": policy.rewrite_position_deletes,
+        }
+        arguments: dict[str, Any] = {"options": _options(options)}
+        if policy.strategy is not CompactionStrategyType.BIN_PACK:
+            columns = ", ".join(quote(*column.split(".")) for column in policy.sort_columns)
+            arguments["strategy"] = "sort"
+            z_orders = policy.strategy is CompactionStrategyType.Z_ORDER
+            arguments["sort_order"] = f"zorder({columns})" if z_orders else columns
+        if row_filter is not None and not isinstance(row_filter, AlwaysTrue):
+            arguments["where"] = to_condition(row_filter, schema)
+        return self._call("rewrite_data_files", table, arguments, operation=MaintenanceOperation.COMPACTION)
+
+    def rewrite_position_delete_files(self, table: TableIdentifier, policy: CompactionPolicy) -> ProcedureAnswer:
+        """Rewrite position delete files, and drop positions in files that are gone."""
+        options = {"min-input-files": policy.min_input_files, "rewrite-all": False}
+        return self._call(
+            "rewrite_position_delete_files",
+            table,
+            {"options": _options(options)},
+            operation=MaintenanceOperation.POSITION_DELETES,
+        )
+
+    def rewrite_manifests(self, table: TableIdentifier) -> ProcedureAnswer:
+        """Merge manifests."""
+        return self._call("rewrite_manifests", table, {}, operation=MaintenanceOperation.MANIFESTS)
+
+    def expire_snapshots(self, table: TableIdentifier, snapshot_ids: Sequence[int]) -> ProcedureAnswer:
+        """Expire exactly these snapshots, and delete the files that only they need.
+
+        Raises:
+            CommitConflictError: One of them got a branch or tag since it was chosen.
+        """
+        # Age is judged by the plan alone: with this nothing is old enough to expire for Iceberg's own reasons.
+        arguments: dict[str, Any] = {"older_than": _NO_AGE}
+        if snapshot_ids:
+            arguments["snapshot_ids"] = sf.array(*(sf.lit(each) for each in snapshot_ids))
+        return self._call("expire_snapshots", table, arguments)
+
+    def find_orphan_files(self, table: TableIdentifier, *, older_than: datetime) -> list[str]:
+        """Where Iceberg sees orphans; nothing is deleted."""
+        answer = self._call("remove_orphan_files", table, {"older_than": older_than, "dry_run": True})
+        return [str(row["orphan_file_location"]) for row in answer.rows]
+
+    def set_properties(self, table: TableIdentifier, properties: Mapping[str, str]) -> None:
+        """Set table properties; others stay."""
+        pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+        try:
+            with _span("set_properties", table):
+                self._session.sql(f"ALTER TABLE {spark_table(self._catalog, table)} SET TBLPROPERTIES ({pairs})")
+        except SPARK_ERRORS as error:
+            raise _translated(error, "ALTER TABLE", catalog=self._catalog, table=table) from shown(error)
+
+    def _call(
+        self,
+        procedure: str,
+        table: TableIdentifier,
+        arguments: Mapping[str, Any],
+        *,
+        operation: MaintenanceOperation | None = None,
+    ) -> ProcedureAnswer:
+        values = {"table": spark_table(self._catalog, table), **arguments}
+        named = ", ".join(f"{name} => :{name}" for name in values)
+        statement = f"CALL {quote(self._catalog)}.system.{procedure}({named})"
+        try:
+            with _span(procedure, table), self._snapshot_properties_for(operation), _leaving_sockets_to_pyspark():
+                rows = run_action(self._session, lambda: self._session.sql(statement, args=values).collect())
+        except SPARK_ERRORS as error:
+            raise _translated(error, procedure, catalog=self._catalog, table=table) from shown(error)
+        return ProcedureAnswer(statement, [row.asDict() for row in rows])
+
+    @contextmanager
+    def _snapshot_properties_for(self, operation: MaintenanceOperation | None) -> Iterator[None]:
+        """Snapshots that are made meanwhile name the operation and the run.
+
+        Procedures take no snapshot properties. Iceberg adds its environment's to every snapshot, and only
+        a session in this process can set those; Spark Connect cannot.
+        """
+        jvm = getattr(self._session, "_jvm", None) if operation is not None else None
+        if jvm is None or operation is None:
+            yield
+            return
+        environment = jvm.org.apache.iceberg.EnvironmentContext
+        properties = {
+            snapshot_properties.MAINTENANCE_OPERATION: operation.value,
+            **self._snapshot_properties,
+            **trace_properties(),
+        }
+        for name, value in properties.items():
+            environment.put(name, value)
+        try:
+            yield
+        finally:
+            for name in properties:
+                environment.remove(name)
+
+
+def _span(procedure: str, table: TableIdentifier) -> AbstractContextManager[Operation]:
+    return step(procedure, {**describe_table(table), names.ENGINE: "spark"})
+
+
+@contextmanager
+def _leaving_sockets_to_pyspark() -> Iterator[None]:
+    """PySpark leaves the socket of a result to the garbage collector, which warns about it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="unclosed <socket", category=ResourceWarning)
+        yield
+
+
+def _options(options: Mapping[str, object]) -> Column:
+    texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in options.values()]
+    return sf.create_map(*(sf.lit(text) for pair in zip(options, texts, strict=True) for text in pair))
+
+
+def _translated(error: BaseException, procedure: str, *, catalog: str, table: TableIdentifier) -> FloeStorageError:
+    match kind_of(error):
+        case Failure.ROWS_CHANGED | Failure.COMMIT_LOST:
+            return CommitConflictError(
+                table, attempts=1, reason="another writer changed files that were being rewritten"
+            )
+        case Failure.OUTCOME_UNKNOWN:
+            return CommitOutcomeUnknownError(table, snapshot_id=None, reason=f"{procedure}: {name_of(error)}")
+        case Failure.TABLE_GONE:
+            return NoSuchTableError(table)
+        case Failure.NO_ACCESS | Failure.NO_CATALOG | Failure.NO_RUNTIME:
+            return to_error(error, catalog=catalog, table=table)
+    if _STILL_REFERENCED in str(error):
+        return CommitConflictError(table, attempts=1, reason="an expiring snapshot got a branch or tag")
+    error_type = CompactionError if procedure in _REWRITES else IcebergError
+    return error_type(
+        f"Spark's procedure {procedure} failed for '{table}' ({name_of(error)}). The cause below says why; "
+        "what it committed before stays.",
+        table=table,
+    )

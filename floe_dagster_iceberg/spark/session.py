@@ -1,0 +1,255 @@
+"""One Spark application per process, and a session in it for each configuration of catalogs.
+
+The JVM that PySpark starts holds one application; what can differ within it are sessions.
+An application that is started while a Dagster run holds a lease ends with the last lease.
+One that was started by a script, a notebook or someone else is left running.
+"""
+
+import atexit
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from floe_dagster_iceberg.errors import EngineCapabilityError
+from floe_dagster_iceberg.spark.conf import CATALOG_PREFIX, Scratch, SparkSettings, application_conf, launch_environment
+from floe_dagster_iceberg.spark.environment import ensure_java
+from floe_dagster_iceberg.spark.errors import shown
+from floe_dagster_iceberg.spark.jobs import is_connect
+from floe_dagster_iceberg.spark.log_bridge import keep_quiet_about_data
+from floe_dagster_iceberg.spark.session_users import LEASES
+from floe_dagster_iceberg.telemetry import attributes as names, traced_step
+
+Starter = Callable[[dict[str, str]], SparkSession]
+"""Starts an application from its conf; dagster-pyspark's lazy session does."""
+
+
+# Ours is recognised by this, whoever started what PySpark returns.
+_MARK = "spark.floe.application"
+
+
+# What makes two catalogs of one name the same; the rest is how to reach it.
+_IDENTITY = ("uri", "warehouse", "type", "catalog-impl")
+
+
+@dataclass
+class _Application:
+    """A running application, and the sessions opened in it.
+
+    Attributes:
+        fingerprint: What it was started with.
+        packages: The jars it was started with.
+        root: Its first session.
+        is_ours: Whether we started it.
+        ends_with_leases: Whether it is stopped when nobody holds a lease any more.
+    """
+
+    fingerprint: str
+    packages: frozenset[str]
+    root: SparkSession
+    is_ours: bool
+    ends_with_leases: bool = False
+    sessions: dict[str, SparkSession] = field(default_factory=dict)
+
+    def stop_if_alive(self) -> None:
+        if not _is_alive(self.root):
+            return
+        # Sessions of Connect end one by one, those of an application with it.
+        for session in self.sessions.values() if is_connect(self.root) else (self.root,):
+            session.stop()
+
+
+class SessionRegistry:
+    """The application and sessions of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._application: _Application | None = None
+        self._process = os.getpid()
+        # PySpark keeps its JVM when an application stops, so both last as long as the process.
+        self._scratch: Scratch | None = None
+        self._packages: frozenset[str] | None = None
+
+    def open_session(self, settings: SparkSettings, start: Starter) -> SparkSession:
+        """The session for these settings; the first one starts Spark.
+
+        Raises:
+            EngineCapabilityError: Java is missing, no jars fit, Spark does not start, or this process
+                already runs Spark in another way.
+        """
+        with self._lock:
+            self._forget_what_is_gone()
+            application = self._application = self._application or self._start(settings, start)
+            if application.is_ours and application.fingerprint != _fingerprint(settings, with_catalogs=False):
+                raise _occupied("another master, remote or spark_config")
+            if application.is_ours and not settings.all_packages <= application.packages:
+                raise _occupied("fewer jars than this catalog or storage needs")
+            key = _fingerprint(settings, with_catalogs=True)
+            if key not in application.sessions:
+                application.sessions[key] = _open(application, settings)
+            return application.sessions[key]
+
+    def stop_what_a_run_started(self) -> None:
+        """Stop the application if it was started while a run held a lease."""
+        with self._lock:
+            if self._application is not None and self._application.ends_with_leases:
+                self._stop()
+
+    def close(self) -> None:
+        """Stop Spark if we started it, and delete its temporary files."""
+        with self._lock:
+            if self._process != os.getpid():
+                return
+            if self._application is not None and self._application.is_ours:
+                self._stop()
+            if self._scratch is not None:
+                self._scratch.remove()
+
+    def _stop(self) -> None:
+        application, self._application = self._application, None
+        if application is None:
+            return
+        # In a thread of its own: the caller's connection to the JVM may still be busy with an action of an
+        # asset that was interrupted, and stopping is what ends that.
+        stopping = threading.Thread(target=application.stop_if_alive, name="spark-stop")
+        stopping.start()
+        stopping.join()
+
+    def _forget_what_is_gone(self) -> None:
+        if self._process != os.getpid():
+            # A forked child has neither the JVM's sockets nor its threads.
+            self._application, self._scratch, self._packages, self._process = None, None, None, os.getpid()
+        if self._application is not None and not _is_alive(self._application.root):
+            self._application = None
+
+    @traced_step("start_spark", lambda *_, **__: {names.ENGINE: "spark"})
+    def _start(self, settings: SparkSettings, start: Starter) -> _Application:
+        fingerprint = _fingerprint(settings, with_catalogs=False)
+        running = SparkSession.getActiveSession()
+        if running is not None and _is_alive(running):
+            return _Application(fingerprint, settings.all_packages, running, is_ours=False)
+        if settings.remote:
+            root, is_ours = _start_remote(settings.remote, start), True
+        else:
+            root, is_ours = self._start_here(settings, start)
+        ends_with_leases = is_ours and LEASES.any_left
+        return _Application(fingerprint, settings.all_packages, root, is_ours, ends_with_leases=ends_with_leases)
+
+    def _start_here(self, settings: SparkSettings, start: Starter) -> tuple[SparkSession, bool]:
+        ensure_java()
+        scratch = self._scratch = self._scratch or Scratch()
+        conf = {**application_conf(settings, scratch), _MARK: scratch.folder.name}
+        if self._packages is not None and not settings.all_packages <= self._packages:
+            raise _occupied("fewer jars than this catalog or storage needs")
+        try:
+            with launch_environment(settings, scratch):
+                root = start(conf)
+        except (PySparkException, Py4JError, OSError) as error:
+            raise EngineCapabilityError(
+                f"Spark could not start with master '{settings.master}' ({type(error).__name__}). Check that the "
+                "master answers and that the jars can be fetched; what the JVM wrote to stderr says more.",
+                engine="spark",
+            ) from shown(error)
+        self._packages = self._packages or settings.all_packages
+        return root, root.sparkContext.getConf().get(_MARK) == scratch.folder.name
+
+
+def ensure_catalog(session: SparkSession, conf: Mapping[str, str]) -> None:
+    """Make a session that someone else opened know a catalog.
+
+    Raises:
+        EngineCapabilityError: The session calls another catalog by that name.
+    """
+    keep_quiet_about_data()
+    for key in (key for key in conf if key.startswith(CATALOG_PREFIX) and "." not in key.removeprefix(CATALOG_PREFIX)):
+        own = {name: value for name, value in conf.items() if name == key or name.startswith(f"{key}.")}
+        if session.conf.get(key, None) is None:
+            for name, value in own.items():
+                session.conf.set(name, value)
+        identity = [name for name in own if name == key or name.removeprefix(f"{key}.") in _IDENTITY]
+        if any(session.conf.get(name, None) != own[name] for name in identity):
+            raise EngineCapabilityError(
+                f"The frame belongs to a Spark session whose catalog '{key.removeprefix(CATALOG_PREFIX)}' is another "
+                "one than the IO manager's. Make frames with the session of the IO manager's IcebergSparkResource.",
+                engine="spark",
+            )
+
+
+def _start_remote(remote: str, start: Starter) -> SparkSession:
+    try:
+        return start({"spark.remote": remote})
+    except ImportError as error:
+        raise EngineCapabilityError(
+            "Spark Connect needs packages that are not installed. Install 'pyspark[connect]'.", engine="spark"
+        ) from shown(error)
+    except PySparkException as error:
+        raise EngineCapabilityError(
+            f"The Spark Connect server does not answer ({type(error).__name__}). Check 'remote', and that it runs.",
+            engine="spark",
+        ) from shown(error)
+
+
+def _open(application: _Application, settings: SparkSettings) -> SparkSession:
+    session = application.root
+    if application.sessions or not application.is_ours:
+        remote = settings.remote
+        session = SparkSession.builder.remote(remote).create() if remote else application.root.newSession()
+    conf = settings.session
+    if settings.is_local and application.is_ours:
+        conf = {**_conf_of_one_machine(application.root), **conf}
+    if settings.remote:
+        # The application is the server's; of the user's conf a session can take what concerns SQL.
+        sql = {key: value for key, value in settings.application.items() if key.startswith("spark.sql.")}
+        conf = {"spark.sql.session.timeZone": "UTC", **sql, **conf}
+    keep_quiet_about_data()
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    return session
+
+
+def _conf_of_one_machine(root: SparkSession) -> dict[str, str]:
+    """Few partitions: Spark's 200 make small work crawl. A cluster's own number is left alone."""
+    partitions = "spark.sql.shuffle.partitions"
+    if root.sparkContext.getConf().contains(partitions):
+        return {}
+    # How many cores there are is best known to Java, which respects the limits of a container.
+    return {partitions: str(2 * root.sparkContext.defaultParallelism)}
+
+
+def _occupied(reason: str) -> EngineCapabilityError:
+    return EngineCapabilityError(
+        f"This process has started Spark with {reason}, and a process has one. Use the same IcebergSparkResource for "
+        "all assets of a run, and a process of its own for each run.",
+        engine="spark",
+    )
+
+
+def _is_alive(session: SparkSession) -> bool:
+    if is_connect(session):
+        stopped: Any = session.is_stopped  # type: ignore[attr-defined]  # only sessions of Connect have it
+        return not stopped
+    try:
+        return bool(session.sparkContext.defaultParallelism)
+    except (AttributeError, PySparkException, Py4JError, OSError):
+        # What PySpark raises for a stopped context depends on how it was stopped.
+        return False
+
+
+def _fingerprint(settings: SparkSettings, *, with_catalogs: bool) -> str:
+    """The same text for the same settings; a hash, so that no secret is kept as a key."""
+    conf = {key: value for key, value in settings.application.items() if key != "spark.jars.packages"}
+    said = [settings.master, settings.remote, sorted(conf.items())]
+    catalogs = sorted(settings.session.items()) if with_catalogs else []
+    return hashlib.sha256(json.dumps([said, catalogs]).encode()).hexdigest()
+
+
+REGISTRY = SessionRegistry()
+LEASES.when_none_is_left = REGISTRY.stop_what_a_run_started
+atexit.register(REGISTRY.close)

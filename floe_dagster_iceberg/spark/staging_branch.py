@@ -1,0 +1,113 @@
+"""Rows replaced behind the scenes: on a branch of their own, shown by one move of the branch they are for.
+
+Spark replaces a slice in one commit only if no file holds rows inside and outside of it. Where
+one does, the slice is deleted and the new rows are appended on a staging branch, and readers
+of the target branch see either none of that or all.
+"""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
+
+from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, point_ref
+from floe_dagster_iceberg.errors import FloeStorageError
+from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit
+from floe_dagster_iceberg.table.commit.refs import create_ref, new_branch, remove_ref
+from floe_dagster_iceberg.table.filter.file_pruning import FileMatcher
+
+PREFIX: Final = "floe-staging-"
+
+
+class BranchMovedError(Exception):
+    """The target branch is not where the staged rows were planned for."""
+
+
+def has_straddling_file(table: Table, head: Snapshot, where: BooleanExpression) -> bool:
+    """Whether a file may hold rows that match a filter beside others that do not; from metadata alone."""
+    matches = FileMatcher(table.metadata, where)
+    return any(not matches.all_rows(file) for file in _files_that_may_match(table, head, where))
+
+
+def rows_changed(table: Table, base: Snapshot, head: Snapshot, where: BooleanExpression) -> bool:
+    """Whether files that may hold rows matching a filter came or went between two snapshots."""
+    before, after = (
+        {file.file_path for file in _files_that_may_match(table, snapshot, where)} for snapshot in (base, head)
+    )
+    return before != after
+
+
+def _files_that_may_match(table: Table, snapshot: Snapshot, where: BooleanExpression) -> Iterator[DataFile]:
+    matches = FileMatcher(table.metadata, where)
+    for entry in FileChanges.read(table.metadata, table.io, snapshot, may_hold=where).live_entries():
+        if not matches.no_row(entry.data_file):
+            yield entry.data_file
+
+
+@contextmanager
+def staging_branch(table: Table, name: str, base: Snapshot, budget: CommitBudget) -> Iterator[str]:
+    """A branch to write to that begins at a snapshot. It is removed when writing to it fails.
+
+    Args:
+        table: The table; refreshed in place.
+        name: The table's name, for messages.
+        base: Where the branch begins.
+        budget: How often to try against other writers.
+    """
+    branch = f"{PREFIX}{uuid.uuid4().hex}"
+    commit(table, partial(_stage_branch, name=name, branch=branch, base=base), budget=budget)
+    try:
+        yield branch
+    except BaseException:
+        _remove(table, name, branch, budget)
+        raise
+
+
+def publish(table: Table, *, staged: str, target: str, base: Snapshot, budget: CommitBudget) -> None:
+    """Move the target branch to where the staging branch stands and remove that, in one commit.
+
+    Raises:
+        BranchMovedError: The target is not at `base` any more; nothing was changed.
+        CommitOutcomeUnknownError: The catalog went away in the middle.
+    """
+    commit(table, partial(_stage_move, staged=staged, target=target, base=base), budget=budget)
+
+
+def _stage_branch(transaction: TableTransaction, *, name: str, branch: str, base: Snapshot) -> None:
+    create_ref(transaction, name, branch, base.snapshot_id, new_branch(base.snapshot_id))
+
+
+def _stage_move(transaction: TableTransaction, *, staged: str, target: str, base: Snapshot) -> None:
+    refs = transaction.table_metadata.refs
+    if target not in refs or refs[target].snapshot_id != base.snapshot_id:
+        raise BranchMovedError
+    transaction.stage(
+        [
+            point_ref(target, refs[target].model_copy(update={"snapshot_id": refs[staged].snapshot_id})),
+            RemoveSnapshotRefUpdate(ref_name=staged),
+        ],
+        [
+            AssertRefSnapshotId(ref=target, snapshot_id=base.snapshot_id),
+            AssertRefSnapshotId(ref=staged, snapshot_id=refs[staged].snapshot_id),
+        ],
+    )
+
+
+def _remove(table: Table, name: str, branch: str, budget: CommitBudget) -> None:
+    try:
+        with translated(table.catalog.name, table=name):
+            table.refresh()
+        commit(table, lambda transaction: remove_ref(transaction, name, branch), budget=budget)
+    except FloeStorageError:
+        # Published after all, or the catalog is away: what went wrong before is what matters. A branch
+        # that stays shows nobody anything.
+        return

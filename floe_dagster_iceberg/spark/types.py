@@ -1,0 +1,179 @@
+"""Names as Spark SQL reads them, whatever characters they have."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
+from pyspark.sql import types as spark
+
+from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
+from floe_dagster_iceberg.models import TableIdentifier
+from floe_dagster_iceberg.table.arrow_input import to_storable_schema
+
+
+def quote(*parts: str) -> str:
+    """Parts of a name, joined by dots, each meaning just itself.
+
+    >>> quote("a.b", "c`d")
+    '`a.b`.`c``d`'
+    """
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+
+
+def spark_table(catalog: str, table: TableIdentifier, branch: str = MAIN_BRANCH) -> str:
+    """The name of a table, or of a branch of it to write to, in a Spark session that knows the catalog."""
+    selector = () if branch == MAIN_BRANCH else (f"branch_{branch}",)
+    return quote(catalog, *table.as_tuple, *selector)
+
+
+_TO_ARROW: Final[Mapping[type[spark.DataType], pa.DataType]] = {
+    spark.BooleanType: pa.bool_(),
+    spark.ByteType: pa.int32(),
+    spark.ShortType: pa.int32(),
+    spark.IntegerType: pa.int32(),
+    spark.LongType: pa.int64(),
+    spark.FloatType: pa.float32(),
+    spark.DoubleType: pa.float64(),
+    spark.DateType: pa.date32(),
+    spark.TimestampType: pa.timestamp("us", tz="UTC"),
+    spark.TimestampNTZType: pa.timestamp("us"),
+    spark.StringType: pa.string(),
+    spark.CharType: pa.string(),
+    spark.VarcharType: pa.string(),
+    spark.BinaryType: pa.binary(),
+    spark.NullType: pa.null(),
+}
+
+
+_TO_SPARK: Final[Mapping[type[IcebergType], str]] = {
+    BooleanType: "BOOLEAN",
+    IntegerType: "INT",
+    LongType: "BIGINT",
+    FloatType: "FLOAT",
+    DoubleType: "DOUBLE",
+    DateType: "DATE",
+    TimestampType: "TIMESTAMP_NTZ",
+    TimestamptzType: "TIMESTAMP",
+    StringType: "STRING",
+    UUIDType: "STRING",
+    BinaryType: "BINARY",
+    FixedType: "BINARY",
+}
+
+
+def to_arrow_schema(schema: spark.StructType, table: Schema | None = None) -> pa.Schema:
+    """The Arrow schema of a frame's rows.
+
+    Args:
+        schema: The frame's schema.
+        table: Schema of the table that the rows go to. Spark has no UUIDs and no binaries of
+            fixed length; its strings and binaries become those where the table has them.
+
+    Raises:
+        ValidationError: A column appears twice, or has a type that Iceberg does not have.
+    """
+    names = [name.lower() for name in schema.names]
+    if twice := sorted({name for name in schema.names if names.count(name.lower()) > 1}):
+        raise ValidationError(f"Columns appear more than once: {', '.join(twice)}. Rename or drop one of each.")
+    return to_storable_schema(pa.schema(_to_fields(schema, None if table is None else table.as_struct(), "")))
+
+
+def _to_fields(schema: spark.StructType, like: StructType | None, parent: str) -> list[pa.Field]:
+    known = {} if like is None else {field.name: field.field_type for field in like.fields}
+    return [
+        pa.field(
+            field.name, _to_arrow(field.dataType, known.get(field.name), f"{parent}{field.name}"), metadata=_doc(field)
+        )
+        for field in schema.fields
+    ]
+
+
+def _doc(field: spark.StructField) -> dict[str, str] | None:
+    comment = field.metadata.get("comment")
+    return {"doc": comment} if comment else None
+
+
+def _to_arrow(kind: spark.DataType, like: IcebergType | None, path: str) -> pa.DataType:
+    match kind, like:
+        case spark.StringType(), UUIDType():
+            return pa.uuid()
+        case spark.BinaryType(), FixedType():
+            return pa.binary(len(like))
+        case spark.DecimalType(), _:
+            return pa.decimal128(kind.precision, kind.scale)
+        case spark.StructType() | spark.ArrayType() | spark.MapType(), _:
+            return _to_nested_arrow(kind, like, path)
+    if (found := _TO_ARROW.get(type(kind))) is None:
+        raise ValidationError(
+            f"Column '{path}' is of Spark's type {kind.simpleString()}, which Iceberg does not have. Cast it."
+        )
+    return found
+
+
+def _to_nested_arrow(
+    kind: spark.StructType | spark.ArrayType | spark.MapType, like: IcebergType | None, path: str
+) -> pa.DataType:
+    if isinstance(kind, spark.StructType):
+        return pa.struct(_to_fields(kind, like if isinstance(like, StructType) else None, f"{path}."))
+    if isinstance(kind, spark.ArrayType):
+        element = like.element_type if isinstance(like, ListType) else None
+        return pa.list_(_to_arrow(kind.elementType, element, f"{path}.element"))
+    key, value = (like.key_type, like.value_type) if isinstance(like, MapType) else (None, None)
+    return pa.map_(_to_arrow(kind.keyType, key, f"{path}.key"), _to_arrow(kind.valueType, value, f"{path}.value"))
+
+
+def to_spark_type(kind: IcebergType) -> str:
+    """The type that Spark reads an Iceberg column as, as DDL.
+
+    Raises:
+        EngineCapabilityError: Spark does not know it.
+    """
+    match kind:
+        case DecimalType():
+            return f"DECIMAL({kind.precision}, {kind.scale})"
+        case StructType():
+            return f"STRUCT<{', '.join(map(_to_spark_field, kind.fields))}>"
+        case ListType():
+            return f"ARRAY<{to_spark_type(kind.element_type)}>"
+        case MapType():
+            return f"MAP<{to_spark_type(kind.key_type)}, {to_spark_type(kind.value_type)}>"
+    if (found := _TO_SPARK.get(type(kind))) is None:
+        raise EngineCapabilityError(
+            f"Spark cannot read or write columns of type {kind}. Use the Arrow engine for this table.", engine="spark"
+        )
+    return found
+
+
+def to_spark_schema(schema: Schema) -> str:
+    """The schema that Spark reads a table with, as DDL.
+
+    Raises:
+        EngineCapabilityError: Spark does not know one of the types.
+    """
+    return ", ".join(f"{quote(field.name)} {to_spark_type(field.field_type)}" for field in schema.fields)
+
+
+def _to_spark_field(field: NestedField) -> str:
+    return f"{quote(field.name)}: {to_spark_type(field.field_type)}"

@@ -1,0 +1,249 @@
+"""Rows handed over by users, as Arrow data that Iceberg can hold."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from floe_dagster_iceberg.errors import ValidationError, WriteError
+
+RowFilter = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+ACCEPTED_TYPES = (
+    "pyarrow.Table, pyarrow.RecordBatch, pyarrow.RecordBatchReader, pandas.DataFrame, "
+    "polars.DataFrame, polars.LazyFrame"
+)
+
+
+class ArrowRows:
+    """A table or a stream of batches whose types all have an Iceberg counterpart.
+
+    Dictionaries are decoded, nanoseconds become microseconds where nothing is lost, small and
+    unsigned integers become the next Iceberg integer. Columns that hold only nulls of no type
+    are left out: the table fills them with NULL. Field ids are dropped: those of a file or of
+    another table mean other columns here, so names decide.
+
+    Attributes:
+        data_schema: The schema as it was handed over.
+        columns: All columns, with the types they are stored as; those that hold only NULL may have none.
+        schema: The columns that have a type.
+    """
+
+    def __init__(self, data: pa.Table | pa.RecordBatchReader) -> None:
+        self._data = data
+        self.data_schema: pa.Schema = data.schema
+        self.columns = to_storable_schema(data.schema)
+        self.schema = pa.schema([field for field in self.columns if not pa.types.is_null(field.type)])
+
+    def sorted_by(self, columns: Sequence[str]) -> "ArrowRows":
+        """The same rows in order; a stream is left as it comes."""
+        if not columns or not isinstance(self._data, pa.Table):
+            return self
+        return ArrowRows(self._data.sort_by([(column, "ascending") for column in columns]))
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the rows can be read more than once; a stream cannot."""
+        return isinstance(self._data, pa.Table)
+
+    def null_counts(self) -> dict[str, int]:
+        """NULLs in each column; nothing is known of a stream before it is read."""
+        if not isinstance(self._data, pa.Table):
+            return {}
+        return {name: self._data.column(name).null_count for name in self._data.column_names}
+
+    def batches(self, keep: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows, batch by batch.
+
+        Args:
+            keep: Returns the rows of a batch that are wanted; all are if not given.
+        """
+        for batch in _read(self._data):
+            fits = batch.schema.equals(self.schema, check_metadata=True)
+            rows = batch if fits else self._converted(batch)
+            yield rows if keep is None else keep(rows)
+
+    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [_cast(batch.column(field.name), field) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def to_table(self, keep: RowFilter | None = None) -> pa.Table:
+        """All rows at once, columns of no type included."""
+        rows = pa.Table.from_batches(list(self.batches(keep)), schema=self.schema)
+        for field in self.columns:
+            if pa.types.is_null(field.type):
+                rows = rows.append_column(field.name, pa.nulls(rows.num_rows))
+        return rows
+
+
+def to_storable_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of the same rows with types that Iceberg has; a column of no type stays one.
+
+    Raises:
+        ValidationError: Columns share a name, or one has a type without a counterpart.
+    """
+    _refuse_duplicates(schema.names)
+    return pa.schema(
+        [field if pa.types.is_null(field.type) else _storable_field(field, field.name) for field in schema]
+    )
+
+
+def to_arrow_rows(data: Any) -> ArrowRows:
+    """Arrow rows from anything a user may hand over.
+
+    Raises:
+        ValidationError: The type is none of those accepted, or a column has no Iceberg counterpart.
+    """
+    if isinstance(data, ArrowRows):
+        return data
+    if isinstance(data, pa.Table | pa.RecordBatchReader):
+        return ArrowRows(data)
+    if isinstance(data, pa.RecordBatch):
+        return ArrowRows(pa.Table.from_batches([data]))
+    # By name, so that a library that is not installed is not imported to find out.
+    match f"{type(data).__module__.split('.')[0]}.{type(data).__name__}":
+        case "pandas.DataFrame":
+            return ArrowRows(_from_pandas(data))
+        case "polars.DataFrame":
+            return ArrowRows(data.to_arrow())
+        case "polars.LazyFrame":
+            return ArrowRows(_compute(data).to_arrow())
+        case kind:
+            raise ValidationError(f"Rows of type '{kind}' cannot be written. Hand over one of: {ACCEPTED_TYPES}.")
+
+
+def _read(data: pa.Table | pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from data.to_batches() if isinstance(data, pa.Table) else data
+    except pa.ArrowException as error:
+        # Readers of files say which value they could not convert.
+        raise WriteError(
+            f"The stream of rows failed before its end ({type(error).__name__}). Read it in the asset to see why: "
+            "what it says may quote rows and is left out here."
+        ) from None
+
+
+def _compute(frame: Any) -> Any:
+    from polars.exceptions import PolarsError  # noqa: PLC0415 - only those who hand over polars need it
+
+    try:
+        return frame.collect()
+    except PolarsError as error:
+        raise WriteError(
+            f"The polars frame could not be computed ({type(error).__name__}). Collect it in the asset to see why: "
+            "what polars says may quote rows and is left out here."
+        ) from None
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    _refuse_duplicates([str(name) for name in frame.columns])
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except pa.ArrowException as error:
+        # The first part of Arrow's message shows a value, the last one names the column.
+        raise ValidationError(
+            f"The pandas frame cannot be converted: {error.args[-1] if len(error.args) > 1 else type(error).__name__}. "
+            "Give each column values of one type."
+        ) from None
+
+
+def _refuse_duplicates(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        raise ValidationError(f"Columns appear more than once: {', '.join(duplicates)}. Rename or drop one of each.")
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type, safe=True)
+    except pa.ArrowInvalid:
+        # Arrow's own message would show the value.
+        raise ValidationError(
+            f"Column '{field.name}' of type {column.type} holds values that {field.type} cannot hold exactly. "
+            "Round or cast the column before it is written."
+        ) from None
+
+
+_NEXT_ICEBERG_TYPE = {
+    pa.int8(): pa.int32(),
+    pa.int16(): pa.int32(),
+    pa.uint8(): pa.int32(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.float16(): pa.float32(),
+    pa.string_view(): pa.large_string(),
+    pa.binary_view(): pa.large_binary(),
+    pa.date64(): pa.date32(),
+    pa.time32("s"): pa.time64("us"),
+    pa.time32("ms"): pa.time64("us"),
+    pa.time64("ns"): pa.time64("us"),
+}
+
+
+_STORED_AS_THEY_ARE = frozenset(
+    {
+        pa.bool_(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.date32(),
+        pa.time64("us"),
+        pa.string(),
+        pa.large_string(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.uuid(),
+    }
+)
+
+
+_MOST_DECIMAL_DIGITS = 38
+
+
+def _storable_field(field: pa.Field, path: str) -> pa.Field:
+    doc = (field.metadata or {}).get(b"doc")
+    return pa.field(
+        field.name, _storable(field.type, path), nullable=field.nullable, metadata=None if doc is None else {"doc": doc}
+    )
+
+
+def _storable(arrow_type: pa.DataType, path: str) -> pa.DataType:
+    """The type of the same values that Iceberg has a counterpart for."""
+    is_extension = isinstance(arrow_type, pa.BaseExtensionType) and not isinstance(arrow_type, pa.UuidType)
+    if pa.types.is_dictionary(arrow_type) or is_extension:
+        inside = arrow_type.storage_type if is_extension else arrow_type.value_type
+        return _storable(inside, path)
+    if arrow_type in _STORED_AS_THEY_ARE or pa.types.is_fixed_size_binary(arrow_type):
+        return arrow_type
+    if pa.types.is_timestamp(arrow_type):
+        return pa.timestamp("us", tz=None if arrow_type.tz is None else "UTC")
+    if pa.types.is_decimal(arrow_type) and arrow_type.precision <= _MOST_DECIMAL_DIGITS and arrow_type.scale >= 0:
+        return pa.decimal128(arrow_type.precision, arrow_type.scale)
+    if pa.types.is_nested(arrow_type):
+        return _storable_nested(arrow_type, path)
+    if (known := _NEXT_ICEBERG_TYPE.get(arrow_type)) is not None:
+        return known
+    raise ValidationError(
+        f"Column '{path}' is of type {arrow_type}, which Iceberg does not have. "
+        "Cast it, to int64, string or decimal128(38, 0) for instance."
+    )
+
+
+def _storable_nested(arrow_type: pa.DataType, path: str) -> pa.DataType:
+    def inner(field: pa.Field) -> pa.Field:
+        return _storable_field(field, f"{path}.{field.name}")
+
+    if pa.types.is_struct(arrow_type) and arrow_type.num_fields:
+        _refuse_duplicates([f"{path}.{field.name}" for field in arrow_type])
+        return pa.struct([inner(field) for field in arrow_type])
+    if pa.types.is_large_list(arrow_type):
+        return pa.large_list(inner(arrow_type.value_field))
+    if pa.types.is_list(arrow_type) or pa.types.is_fixed_size_list(arrow_type):
+        return pa.list_(inner(arrow_type.value_field))
+    if pa.types.is_map(arrow_type):
+        return pa.map_(inner(arrow_type.key_field), inner(arrow_type.item_field))
+    raise ValidationError(f"Column '{path}' is of type {arrow_type}, which Iceberg does not have. Cast or drop it.")

@@ -1,0 +1,330 @@
+"""One commit to one table: planned, sent, planned again when another writer was faster.
+
+Every kind of commit goes through `commit`: data and metadata, new tables and existing ones. PyIceberg's
+own retry is not used: it repeats only the snapshot part, so a commit that also changes the schema could
+never land after a conflict.
+"""
+
+import hashlib
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from floe_dagster_iceberg._pyiceberg.transaction import CreateTransaction, TableTransaction
+from floe_dagster_iceberg.errors import (
+    CatalogAuthenticationError,
+    CatalogConnectionError,
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    FloeStorageError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
+from floe_dagster_iceberg.models import IcebergTableManagerConfig, TableIdentifier
+from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.table.names import table_name
+from floe_dagster_iceberg.telemetry import attributes as names, describe_table, step
+from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
+
+_SHORTEST_WAIT_SECONDS = 0.02
+
+
+_MOST_DOUBLINGS = 20
+
+
+_ENGINE = "pyiceberg"
+
+
+# A server calls a request invalid, too, that became so by what others did meanwhile: expired what it refers to.
+_REFUSALS = (CommitConflictError, TableAlreadyExistsError, ValidationError)
+
+
+_NO_RESPONSE = (CommitOutcomeUnknownError, CatalogConnectionError)
+
+
+@dataclass(frozen=True)
+class CommitBudget:
+    """How long a commit keeps trying against other writers.
+
+    There are always `retries` retries. As long as the exponential delays that they stand for
+    have not been waited, there are more: a writer that only lost a race plans again at once,
+    because the table made progress meanwhile. Only waiting counts; on a busy machine the planning
+    itself takes its time, and that is when most races are lost.
+    """
+
+    retries: int
+    base_delay_seconds: float
+
+    @classmethod
+    def from_config(cls, config: IcebergTableManagerConfig) -> "CommitBudget":
+        """The budget that a manager's configuration allows."""
+        return cls(config.max_commit_retries, config.retry_base_delay_seconds)
+
+    @property
+    def total_seconds(self) -> float:
+        """Sum of the exponential delays."""
+        return float(self.base_delay_seconds * (2**self.retries - 1))
+
+    def allows(self, attempts: int, waited_seconds: float) -> bool:
+        """Whether there may be another attempt after this many."""
+        return attempts <= self.retries or waited_seconds < self.total_seconds
+
+    def wait_seconds(self, attempts: int) -> float:
+        """A random wait; its bound doubles with each attempt up to the base delay."""
+        # A power that no float can hold comes long after the bound is reached.
+        bound = min(_SHORTEST_WAIT_SECONDS * 2 ** min(attempts, _MOST_DOUBLINGS), self.base_delay_seconds)
+        return random.uniform(_SHORTEST_WAIT_SECONDS, bound)  # noqa: S311 - spreads writers, guards nothing
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """A table that a commit creates.
+
+    Attributes:
+        catalog: Where it goes.
+        identifier: Its name.
+        open_transaction: Stages the table itself, anew for each attempt.
+    """
+
+    catalog: Catalog
+    identifier: TableIdentifier
+    open_transaction: Callable[[], CreateTransaction]
+
+    def name(self) -> tuple[str, ...]:
+        """The name in parts, as an existing table gives it."""
+        return self.identifier.as_tuple
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a commit took.
+
+    Attributes:
+        table: The table as the commit left it.
+        attempts: How often it was sent.
+        committed_by_this_process: False when another process had made a snapshot of the same id, or created the
+            table, so that the files of this one belong to no table.
+    """
+
+    table: Table
+    attempts: int
+    committed_by_this_process: bool = True
+
+
+def new_snapshot_id() -> int:
+    """A random positive 63-bit id, as Iceberg's own are."""
+    return secrets.randbits(63) or 1
+
+
+def load_table_or_none(catalog: Catalog, identifier: TableIdentifier) -> Table | None:
+    """The table, or None when the catalog has none of that name."""
+    try:
+        with translated(catalog.name, table=identifier):
+            return catalog.load_table(identifier.as_tuple)
+    except NoSuchTableError:
+        return None
+
+
+def commit(
+    target: Table | NewTable,
+    stage: Callable[[Any], None],
+    *,
+    budget: CommitBudget,
+    snapshot_id: int | None = None,
+    on_lost_response: Callable[[], None] | None = None,
+) -> Committed:
+    """Commit what `stage` puts into a transaction, as one new version of the table.
+
+    Sending it again after a lost response is safe: the catalog refuses a second snapshot of the same id, and a
+    second table of the same name.
+
+    Args:
+        target: The table as last seen, refreshed in place; or one to be created.
+        stage: Plans the change on the transaction's metadata. Called again, on fresh metadata,
+            for each attempt; staging nothing means there is nothing to do.
+        budget: How often to try against other writers.
+        snapshot_id: Id of the snapshot that the commit adds. With it a commit whose response was
+            lost is recognised, so that it is never made twice.
+        on_lost_response: Called before the next attempt when one may still land; its files must stay.
+
+    Returns:
+        The table; also when it was to be created and another process created it first.
+
+    Raises:
+        CommitConflictError: Others won more often than the budget allows, or changed the same rows.
+        CommitOutcomeUnknownError: The catalog went away and nobody can say whether the commit landed.
+    """
+    name = table_name(target)
+    with step("commit", describe_table(name)) as operation:
+        committed = _commit(target, name, stage, budget, snapshot_id=snapshot_id, on_lost_response=on_lost_response)
+        operation.tell({names.ATTEMPTS: committed.attempts})
+        return committed
+
+
+def _commit(
+    target: Table | NewTable,
+    name: str,
+    stage: Callable[[Any], None],
+    budget: CommitBudget,
+    *,
+    snapshot_id: int | None,
+    on_lost_response: Callable[[], None] | None,
+) -> Committed:
+    attempts, waited = 0, 0.0
+    # Of every attempt: a commit that landed may be answered by a conflict, when something on the way sent it twice.
+    sent: set[str] = set()
+    response_lost = False
+    while True:
+        attempts += 1
+        if attempts > 1:
+            count_retry(name, engine=_ENGINE)
+        planned_on = target.metadata_location if isinstance(target, Table) else None
+        with _outcome_unknown(name, snapshot_id) if response_lost else nullcontext():
+            transaction = TableTransaction(target) if isinstance(target, Table) else target.open_transaction()
+            result = _attempt(transaction, stage, name)
+        if isinstance(result, Table):
+            return Committed(result, attempts)
+        sent.update(transaction.manifest_lists)
+        if isinstance(result, _NO_RESPONSE):
+            if snapshot_id is None:
+                raise result
+            response_lost = True
+            if on_lost_response is not None:
+                on_lost_response()
+        wait = budget.wait_seconds(attempts)
+        time.sleep(wait)
+        waited += wait
+        table, landed = _look(target, transaction, snapshot_id, result)
+        if table is not None and (landed is not None or isinstance(target, NewTable)):
+            return Committed(table, attempts, landed is not None and landed.manifest_list in sent)
+        spent = not budget.allows(attempts, waited)
+        unchanged = planned_on == (None if table is None else table.metadata_location)
+        if isinstance(result, ValidationError | TableAlreadyExistsError) and (spent or unchanged):
+            with _outcome_unknown(name, snapshot_id) if response_lost else nullcontext():
+                raise result
+        if spent:
+            # After a conflict over a table that is gone again, an earlier attempt may still create it.
+            refused = isinstance(target, Table) or not response_lost
+            raise _exhausted(name, attempts, snapshot_id, result, refused=refused) from result
+
+
+@contextmanager
+def _outcome_unknown(name: str, snapshot_id: int | None) -> Iterator[None]:
+    """Whatever keeps an attempt from being made: an earlier one may still land, unless the branch has moved."""
+    try:
+        yield
+    except CommitConflictError:
+        raise
+    except FloeStorageError as error:
+        raise CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=type(error).__name__) from error
+
+
+def _attempt(
+    transaction: TableTransaction | CreateTransaction, stage: Callable[[Any], None], name: str
+) -> Table | FloeStorageError:
+    """Plan and send once; returns the failure when another attempt may help, raises when none will."""
+    try:
+        stage(transaction)
+    except BaseException as error:
+        transaction.discard_metadata_files()
+        if isinstance(error, CommitConflictError):
+            count_conflict(name, engine=_ENGINE)
+        raise
+    table = transaction.table
+    if not transaction.changes_anything:
+        return table
+    try:
+        with translated(table.catalog.name, table=name):
+            if isinstance(transaction, CreateTransaction):
+                return transaction.commit_once()
+            transaction.commit_once()
+            return table
+    except (*_REFUSALS, *_NO_RESPONSE) as failure:
+        # The manifests stay for now: they belong to the table if the commit landed after all.
+        if isinstance(failure, CommitConflictError):
+            count_conflict(name, engine=_ENGINE)
+        return failure
+    except FloeStorageError:
+        transaction.discard_metadata_files()
+        raise
+
+
+def refresh(table: Table) -> None:
+    """Bring a handle up to date.
+
+    Raises:
+        CommitConflictError: The name belongs to another table by now.
+    """
+    name = table_name(table)
+    try:
+        with translated(table.catalog.name, table=name):
+            table.refresh()
+    except ValueError as error:
+        if "UUID does not match" not in str(error):
+            raise
+        raise CommitConflictError(name, attempts=1, reason="it was dropped and created again") from error
+
+
+def _look(
+    target: Table | NewTable,
+    transaction: TableTransaction | CreateTransaction,
+    snapshot_id: int | None,
+    failure: FloeStorageError,
+) -> tuple[Table | None, Snapshot | None]:
+    """The table and the snapshot, if they exist despite the failure; what a refused attempt wrote is deleted."""
+    refused = isinstance(failure, _REFUSALS)
+    table: Table | None
+    try:
+        if isinstance(target, Table):
+            refresh(target)
+            table = target
+        else:
+            table = load_table_or_none(target.catalog, target.identifier)
+    except FloeStorageError as gone:
+        away = isinstance(gone, CatalogConnectionError | CatalogAuthenticationError)
+        if refused and isinstance(target, Table) and (snapshot_id is None or not away):
+            transaction.discard_metadata_files()
+            raise
+        # Whatever keeps us from looking, a token that expired for instance: the commit may have landed.
+        reason = gone.details.get("reason", type(gone).__name__)
+        raise CommitOutcomeUnknownError(table_name(target), snapshot_id=snapshot_id, reason=str(reason)) from failure
+    landed = None if table is None or snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id)
+    if refused and (landed is None or landed.manifest_list not in transaction.manifest_lists):
+        transaction.discard_metadata_files()
+    return table, landed
+
+
+def _exhausted(
+    name: str, attempts: int, snapshot_id: int | None, failure: FloeStorageError, *, refused: bool
+) -> FloeStorageError:
+    if refused and isinstance(failure, CommitConflictError):
+        return CommitConflictError(name, attempts=attempts, reason=failure.reason)
+    reason = failure.details.get("reason", "no response")
+    return CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=str(reason))
+
+
+def snapshot_id_for(key: str | None, metadata: TableMetadata | None) -> int:
+    """A snapshot id that follows from a key, so that two processes doing the same work make the same one.
+
+    The catalog refuses a second snapshot of the same id. An id that the table has outside its
+    history, after a rollback, is passed over. Without a key the id is random.
+    """
+    if key is None:
+        return new_snapshot_id()
+    for number in count():
+        digest = hashlib.sha256(f"{key}#{number}".encode()).digest()
+        snapshot_id = int.from_bytes(digest[:8]) >> 1 or 1
+        if metadata is None or metadata.snapshot_by_id(snapshot_id) is None:
+            return snapshot_id
+    raise AssertionError("count() has no end")

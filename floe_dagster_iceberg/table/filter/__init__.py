@@ -1,0 +1,1 @@
+"""Which rows and files are meant: pure functions, metadata in, predicate out."""

@@ -1,0 +1,302 @@
+"""Where a partition column is in a table's schema.
+
+A dot in a name may lead into a struct or just be part of the name: the whole name is tried first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    Or,
+    Reference,
+)
+from pyiceberg.expressions.visitors import IN_PREDICATE_LIMIT
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    UUIDType,
+)
+
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models.partition_slice import Constraint, PartitionSlice
+from floe_dagster_iceberg.table.filter.slice_literals import (
+    NANOSECONDS_PER_DAY,
+    TIME_TYPES,
+    Bounds,
+    Value,
+    Values,
+    to_literal,
+    to_typed,
+)
+
+COLUMN_HINT = (
+    'Name an existing column in metadata "partition_expr" or "iceberg/partition_spec", such as '
+    '{"partition_expr": "event_time"}, or in the IO manager\'s partition_column.'
+)
+
+
+def find_column(schema: Schema, name: str) -> NestedField:
+    """The column of that name; fields of structs are reached by dots.
+
+    Raises:
+        ValidationError: There is no such column, or it lies in a list or map.
+    """
+    try:
+        field = schema.find_field(name)
+        schema.accessor_for_field(field.field_id)
+    except ValueError as error:
+        known = ", ".join(field.name for field in schema.fields)
+        raise ValidationError(
+            f"Partition column '{name}' is not in the table, which has {known}. {COLUMN_HINT}"
+        ) from error
+    return field
+
+
+def column_values(rows: pa.Table | pa.RecordBatch, name: str) -> pa.ChunkedArray:
+    """The values of a column in Arrow rows, NULL where a struct around it is NULL.
+
+    Raises:
+        ValidationError: The rows have no such column.
+    """
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    values = _descend(columns, name)
+    if values is None:
+        raise ValidationError(
+            f"Partition column '{name}' is not in the data, which has {', '.join(columns)}. {COLUMN_HINT}"
+        )
+    return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+
+
+def _descend(columns: dict[str, pa.ChunkedArray | pa.Array], name: str) -> pa.ChunkedArray | pa.Array | None:
+    if name in columns:
+        return columns[name]
+    for parent, values in columns.items():
+        if name.startswith(f"{parent}.") and pa.types.is_struct(values.type):
+            children = {child.name: pc.struct_field(values, [child.name]) for child in values.type}
+            found = _descend(children, name.removeprefix(f"{parent}."))
+            if found is not None:
+                return found
+    return None
+
+
+DEFAULT_NAIVE_TIMEZONE: Final = "UTC"
+
+
+_NANOSECONDS_PER_TICK: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+_INT64: Final = range(-(2**63), 2**63)
+
+
+_MAX_DECIMAL_PRECISION: Final = 38
+
+
+@dataclass(frozen=True)
+class SliceMembership:
+    """Which rows belong to a slice."""
+
+    inside: pa.ChunkedArray
+    """True for each row that belongs to it, never NULL; a mask for `rows.filter`."""
+    rows_outside: int
+    """Rows that do not belong to it, those without a value included."""
+    null_rows: int
+    """Rows outside because a partition column is NULL."""
+
+
+def to_expression(
+    rows: PartitionSlice, schema: Schema, *, naive_timezone: str = DEFAULT_NAIVE_TIMEZONE
+) -> BooleanExpression:
+    """Return the filter that selects exactly the slice's rows from a table with this schema.
+
+    Args:
+        rows: The slice.
+        schema: Schema of the table; its types decide the literals.
+        naive_timezone: Time zone that timestamps without one are in.
+
+    Raises:
+        ValidationError: A column is missing, or its type cannot tell the partitions apart.
+    """
+    any_of: list[BooleanExpression] = []
+    for conjunction in rows.any_of:
+        met: BooleanExpression = AlwaysTrue()
+        for constraint in conjunction:
+            met = And(met, _to_predicate(constraint, schema, naive_timezone))
+        any_of.append(met)
+    return _any_of(any_of)
+
+
+def match_rows(
+    rows: PartitionSlice,
+    data: pa.Table | pa.RecordBatch,
+    schema: Schema,
+    *,
+    naive_timezone: str = DEFAULT_NAIVE_TIMEZONE,
+) -> SliceMembership:
+    """Tell which Arrow rows belong to the slice once they are in a table with this schema.
+
+    Raises:
+        ValidationError: A column is missing in table or data, or has a type that cannot tell the partitions apart.
+    """
+    nowhere = pa.chunked_array([pa.repeat(value=False, size=data.num_rows)], type=pa.bool_())
+    columns, has_null, inside = dict[str, _ArrowColumn](), nowhere, nowhere
+    for name in rows.columns:
+        column = columns[name] = _ArrowColumn.load(data, find_column(schema, name), name)
+        has_null = pc.or_(has_null, column.values.is_null())
+    for conjunction in rows.any_of:
+        met = pc.invert(nowhere)
+        for constraint in conjunction:
+            column = columns[constraint.column]
+            met = pc.and_(met, column.mask(to_typed(constraint, column.iceberg_type, naive_timezone=naive_timezone)))
+        inside = pc.or_(inside, met)
+    return SliceMembership(
+        inside=inside,
+        rows_outside=_count(pc.invert(inside)),
+        null_rows=_count(pc.and_not(has_null, inside)),
+    )
+
+
+def _to_predicate(constraint: Constraint, schema: Schema, naive_timezone: str) -> BooleanExpression:
+    field = find_column(schema, constraint.column)
+    reference, column_type = Reference(constraint.column), field.field_type
+    match to_typed(constraint, column_type, naive_timezone=naive_timezone):
+        case Bounds(lower, upper):
+            return And(
+                GreaterThanOrEqual(term=reference, value=to_literal(lower, column_type)),
+                LessThan(term=reference, value=to_literal(upper, column_type)),
+            )
+        case Values(values):
+            literals = [to_literal(value, column_type) for value in values]
+            # PyIceberg stops pruning files by sets larger than this; several smaller ones keep it going.
+            starts = range(0, len(literals), IN_PREDICATE_LIMIT)
+            chunks = (set(literals[start : start + IN_PREDICATE_LIMIT]) for start in starts)
+            return _any_of([In(term=reference, literals=chunk) for chunk in chunks])
+
+
+def _any_of(expressions: list[BooleanExpression]) -> BooleanExpression:
+    return Or(*expressions) if len(expressions) > 1 else next(iter(expressions), AlwaysFalse())
+
+
+def _count(mask: pa.ChunkedArray) -> int:
+    return int(pc.sum(mask, min_count=0).as_py())
+
+
+@dataclass(frozen=True)
+class _ArrowColumn:
+    """A column of Arrow rows in a form that compares: times as whole ticks, keys in one type per Iceberg type."""
+
+    values: pa.ChunkedArray
+    iceberg_type: IcebergType
+    tick: int = 1
+
+    @classmethod
+    def load(cls, data: pa.Table | pa.RecordBatch, field: NestedField, name: str) -> "_ArrowColumn":
+        values = column_values(data, name)
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        comparable = _comparable_type(values.type, field.field_type)
+        if comparable is None:
+            raise ValidationError(
+                f"Partition column '{name}' is {values.type} in the data and {field.field_type} in the table. "
+                "Cast it in the asset."
+            )
+        tick = _tick(values.type) if isinstance(field.field_type, TIME_TYPES) else 1
+        return cls(_cast(values, comparable, name), field.field_type, tick)
+
+    def mask(self, wanted: Bounds | Values) -> pa.ChunkedArray:
+        match wanted:
+            case Bounds(lower, upper):
+                above = pc.greater_equal(self.values, self._first_tick(lower))
+                found = pc.and_(above, pc.less(self.values, self._first_tick(upper)))
+            case Values(values):
+                found = pc.is_in(self.values, value_set=pa.array(self._ticks(values), type=self.values.type))
+        return pc.fill_null(found, fill_value=False)
+
+    def _first_tick(self, nanoseconds: int) -> pa.Scalar:
+        # Rounded up: in a coarser unit, the first value at or after the bound.
+        tick = -(-nanoseconds // self.tick)
+        return pa.scalar(min(max(tick, _INT64.start), _INT64.stop - 1), pa.int64())
+
+    def _ticks(self, values: tuple[Value, ...]) -> list[Any]:
+        if not isinstance(self.iceberg_type, TIME_TYPES):
+            return list(values)
+        # What lies between two ticks cannot be in the data.
+        return [value // self.tick for value in values if isinstance(value, int) and value % self.tick == 0]
+
+
+def _tick(arrow_type: pa.DataType) -> int:
+    if pa.types.is_timestamp(arrow_type):
+        return _NANOSECONDS_PER_TICK[arrow_type.unit]
+    return NANOSECONDS_PER_DAY if pa.types.is_date32(arrow_type) else _NANOSECONDS_PER_TICK["ms"]
+
+
+def _comparable_type(arrow_type: pa.DataType, iceberg_type: IcebergType) -> pa.DataType | None:
+    """The Arrow type to compare in, or None when the data cannot be of the table's type."""
+    if isinstance(iceberg_type, DecimalType):
+        fits, comparable = pa.types.is_decimal, pa.decimal128(_MAX_DECIMAL_PRECISION, iceberg_type.scale)
+    else:
+        fits, comparable = _COMPARABLE.get(type(iceberg_type), (lambda _: False, None))
+    return comparable if fits(arrow_type) else None
+
+
+def _is_text(arrow_type: pa.DataType) -> bool:
+    return arrow_type in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def _is_uuid(arrow_type: pa.DataType) -> bool:
+    return arrow_type in (pa.uuid(), pa.binary(16))
+
+
+def _is_instant(arrow_type: pa.DataType) -> bool:
+    return pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None
+
+
+def _is_wall_clock(arrow_type: pa.DataType) -> bool:
+    return pa.types.is_timestamp(arrow_type) and arrow_type.tz is None
+
+
+_COMPARABLE: Final[dict[type[IcebergType], tuple[Callable[[pa.DataType], bool], pa.DataType]]] = {
+    StringType: (_is_text, pa.large_string()),
+    IntegerType: (pa.types.is_integer, pa.int64()),
+    LongType: (pa.types.is_integer, pa.int64()),
+    BooleanType: (pa.types.is_boolean, pa.bool_()),
+    UUIDType: (_is_uuid, pa.binary(16)),
+    DateType: (pa.types.is_date, pa.int64()),
+    TimestampType: (_is_wall_clock, pa.int64()),
+    TimestampNanoType: (_is_wall_clock, pa.int64()),
+    TimestamptzType: (_is_instant, pa.int64()),
+    TimestamptzNanoType: (_is_instant, pa.int64()),
+}
+
+
+def _cast(values: pa.ChunkedArray, target: pa.DataType, name: str) -> pa.ChunkedArray:
+    try:
+        if pa.types.is_date32(values.type):
+            # Arrow casts 32-bit dates to 32-bit integers only.
+            return values.cast(pa.int32()).cast(target)
+        return values.cast(target)
+    except pa.ArrowInvalid as error:
+        raise ValidationError(
+            f"Partition column '{name}' holds values of {values.type} that do not fit the table's type. "
+            "Cast it in the asset."
+        ) from error

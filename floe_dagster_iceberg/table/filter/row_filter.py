@@ -1,0 +1,168 @@
+"""Row filters as users write them, checked against a table's columns."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    BoundPredicate,
+    EqualTo,
+    In,
+    NotIn,
+    NotNull,
+    Or,
+    UnboundPredicate,
+    parser,
+)
+from pyiceberg.expressions.literals import Literal
+from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, extract_field_ids, rewrite_not, visit
+from pyiceberg.io.pyarrow import expression_to_pyarrow
+from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table import Table
+from pyiceberg.types import FixedType, NestedField, UUIDType
+
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models import RowFilter
+from floe_dagster_iceberg.table.names import table_name
+
+
+@dataclass(frozen=True)
+class CheckedFilter:
+    """A filter that needs no check: one of our own, or of those that `to_row_filter` returned."""
+
+    expression: BooleanExpression
+
+
+def to_row_filter(table: Table, row_filter: RowFilter) -> BooleanExpression:
+    """A PyIceberg expression whose columns and literals fit the table.
+
+    Raises:
+        ValidationError: The text is no filter, a column is not there, or a literal is of another type.
+            The message names columns, never the filter's values.
+    """
+    name = table_name(table)
+    if isinstance(row_filter, str):
+        try:
+            expression = parser.parse(row_filter)
+        except Exception:  # noqa: BLE001 - pyparsing's own errors show the text, and its class is not PyIceberg's API
+            raise ValidationError(
+                f"The row filter for '{name}' cannot be read. Write it like \"region = 'EU' and amount > 10\".",
+                table=name,
+            ) from None
+    elif isinstance(row_filter, BooleanExpression):
+        expression = row_filter
+    else:
+        raise ValidationError(
+            f"The row filter for '{name}' is a text or a PyIceberg expression, not a {type(row_filter).__name__}.",
+            table=name,
+        )
+    try:
+        bind(table.schema(), expression, case_sensitive=True)
+    except (ValueError, TypeError):
+        columns = ", ".join(table.schema().column_names)
+        raise ValidationError(
+            f"The row filter for '{name}' names a column that is not there, or compares one with a value of "
+            f"another type. Columns: {columns}.",
+            table=name,
+        ) from None
+    return visit(rewrite_not(expression), _FitForArrow())
+
+
+class _FitForArrow(BooleanExpressionVisitor[BooleanExpression]):
+    """The same filter, as Arrow answers it rightly.
+
+    Arrow skips rows by the smallest and largest value of a Parquet file. The smallest zero is -0.0,
+    which it does not find in a list with 0.0. NULL is not in any list and not out of any either; to
+    Arrow it is out.
+    """
+
+    def visit_true(self) -> BooleanExpression:
+        return AlwaysTrue()
+
+    def visit_false(self) -> BooleanExpression:
+        return AlwaysFalse()
+
+    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
+        return ~child_result
+
+    def visit_and(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
+        return And(left_result, right_result)
+
+    def visit_or(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
+        return Or(left_result, right_result)
+
+    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+        match predicate:
+            case In(term=term, literals=literals):
+                return _any_of(term, literals)
+            case NotIn(term=term, literals=literals):
+                return And(NotNull(term=term), ~_any_of(term, literals))
+            case _:
+                return predicate
+
+    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
+        return predicate
+
+
+def _any_of(term: Any, literals: Iterable[Literal[Any]]) -> BooleanExpression:
+    """Whether a value is one of these, zero compared by itself."""
+    others = set(literals)
+    zeros = {one for one in others if type(one.value) in {int, float, Decimal} and one.value == 0}
+    found: BooleanExpression = In(term=term, literals=others - zeros)
+    for zero in zeros:
+        found = Or(found, EqualTo(term=term, value=zero))
+    return found
+
+
+_UUID_BYTES = 16
+
+
+def mask_rows(rows: pa.Table, schema: Schema, row_filter: BooleanExpression) -> pa.ChunkedArray:
+    """True for each row that matches, False for each that does not or where NULL leaves it open.
+
+    Args:
+        rows: Rows whose columns are the schema's, in its order.
+        schema: Schema of the table.
+        row_filter: An unbound filter on it.
+    """
+    if isinstance(row_filter, AlwaysTrue | AlwaysFalse):
+        return pa.chunked_array([pa.repeat(isinstance(row_filter, AlwaysTrue), rows.num_rows)])
+    comparable = _comparable_schema(schema)
+    named = sanitize_column_names(comparable)
+    condition = expression_to_pyarrow(bind(comparable, row_filter, case_sensitive=True), named)
+    columns = [_comparable_column(column) for column in rows.columns[: len(named.fields)]]
+    view = pa.Table.from_arrays(columns, names=[field.name for field in named.fields])
+    position = pa.arange(0, rows.num_rows)
+    matching = view.append_column("__row", position).filter(condition).column("__row")
+    return pc.is_in(pa.chunked_array([position]), value_set=matching)
+
+
+def compares_uuids(schema: Schema, row_filter: BooleanExpression) -> bool:
+    """Whether a filter looks at a UUID column, which PyIceberg's scans cannot do."""
+    if isinstance(row_filter, AlwaysTrue | AlwaysFalse):
+        return False
+    used = extract_field_ids(bind(schema, row_filter, case_sensitive=True))
+    return any(isinstance(schema.find_type(field_id), UUIDType) for field_id in used)
+
+
+def _comparable_schema(schema: Schema) -> Schema:
+    return Schema(*(_comparable_field(field) for field in schema.fields), schema_id=schema.schema_id)
+
+
+def _comparable_field(field: NestedField) -> NestedField:
+    if not isinstance(field.field_type, UUIDType):
+        return field
+    return field.model_copy(update={"field_type": FixedType(_UUID_BYTES)})
+
+
+def _comparable_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not isinstance(column.type, pa.UuidType):
+        return column
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], type=column.type.storage_type)

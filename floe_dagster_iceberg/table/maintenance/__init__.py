@@ -1,0 +1,1 @@
+"""Operations that rewrite, expire or delete files and change no row."""

@@ -1,0 +1,65 @@
+"""The files that readers of a table's main branch need."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
+from pyiceberg.table import Table
+
+from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries
+from floe_dagster_iceberg.plugins.error_translation import translated
+
+
+@dataclass(frozen=True)
+class LiveFiles:
+    """The files that readers of main need.
+
+    Attributes:
+        changes: Manifests and entries of the data files.
+        deletes: Delete files.
+    """
+
+    changes: FileChanges
+    deletes: Sequence[DataFile]
+
+    @property
+    def manifests(self) -> list[ManifestFile]:
+        """The manifests that list them."""
+        return [*self.changes.unopened, *(manifest for manifest, _ in self.changes.opened)]
+
+    @cached_property
+    def data(self) -> list[DataFile]:
+        """Data files."""
+        return [entry.data_file for entry in self.changes.live_entries()]
+
+    @property
+    def equality_deletes(self) -> list[DataFile]:
+        """Delete files that PyIceberg cannot apply."""
+        return [file for file in self.deletes if file.content == DataFileContent.EQUALITY_DELETES]
+
+    @property
+    def position_deletes(self) -> list[DataFile]:
+        """Delete files that name rows by their positions."""
+        return [file for file in self.deletes if file.content == DataFileContent.POSITION_DELETES]
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(file.file_size_in_bytes for file in (*self.data, *self.deletes))
+
+
+def read_live_files(table: Table) -> LiveFiles:
+    """Read every manifest of main's newest snapshot."""
+    snapshot, io = table.current_snapshot(), table.io
+    with translated(table.catalog.name, table=".".join(table.name())):
+        changes = FileChanges.read(table.metadata, io, snapshot, may_hold=AlwaysTrue())
+        deletes = [
+            entry.data_file
+            for manifest in changes.unopened
+            if manifest.content == ManifestContent.DELETES
+            for entry in read_entries(manifest, io)
+        ]
+    return LiveFiles(changes, deletes)

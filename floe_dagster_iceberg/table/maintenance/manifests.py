@@ -1,0 +1,205 @@
+"""Many small manifests are merged into few, so that a scan opens fewer files; data files stay the same."""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation
+
+from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
+from floe_dagster_iceberg._pyiceberg.snapshot_producer import ManifestRewriter, SnapshotProducer, is_writable
+from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
+from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceResult, ManifestPolicy
+from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, new_snapshot_id
+from floe_dagster_iceberg.table.commit.refs import head_of
+from floe_dagster_iceberg.table.maintenance.last_run import snapshot_properties_of
+from floe_dagster_iceberg.table.names import table_name, to_identifier
+from floe_dagster_iceberg.table.write.uncommitted_files import Outcome
+
+# A manifest that is nearly as large as asked for stays as it is.
+_SMALL_MANIFEST_RATIO = 0.75
+
+
+@dataclass(frozen=True)
+class ManifestGroups:
+    """What is to become of a snapshot's manifests.
+
+    Attributes:
+        kept: Those that stay as they are.
+        replaced: Those whose entries go into new ones, grouped by partition spec.
+        manifests: How many there are in all.
+        output_manifests: About how many the replaced ones become.
+    """
+
+    kept: Sequence[ManifestFile] = ()
+    replaced: Sequence[Sequence[ManifestFile]] = ()
+    manifests: int = 0
+    output_manifests: int = 0
+
+    @property
+    def input_manifests(self) -> list[ManifestFile]:
+        """All that are replaced."""
+        return [manifest for group in self.replaced for manifest in group]
+
+    def should_rewrite(self, policy: ManifestPolicy) -> bool:
+        """Whether there are many, and at most half as many would be left."""
+        return (
+            self.manifests >= policy.min_manifests
+            and bool(self.replaced)
+            and 2 * self.output_manifests <= len(self.input_manifests)
+        )
+
+
+def plan_manifests(metadata: TableMetadata, io: FileIO, policy: ManifestPolicy) -> ManifestGroups:
+    """Find the small data manifests of main; manifests of deletes stay as they are."""
+    snapshot = metadata.current_snapshot()
+    manifests = read_manifests(snapshot, io)
+    small: dict[int, list[ManifestFile]] = defaultdict(list)
+    for manifest in manifests:
+        is_small = manifest.manifest_length < policy.target_manifest_size_bytes * _SMALL_MANIFEST_RATIO
+        if manifest.content == ManifestContent.DATA and is_small and is_writable(metadata, manifest.partition_spec_id):
+            small[manifest.partition_spec_id].append(manifest)
+    replaced = [group for _, group in sorted(small.items()) if len(group) > 1]
+    chosen = {manifest.manifest_path for group in replaced for manifest in group}
+    return ManifestGroups(
+        kept=[manifest for manifest in manifests if manifest.manifest_path not in chosen],
+        replaced=replaced,
+        manifests=len(manifests),
+        output_manifests=sum(_output_manifests(group, policy) for group in replaced),
+    )
+
+
+def rewrite_manifests(
+    table: Table,
+    policy: ManifestPolicy,
+    budget: CommitBudget,
+    *,
+    plan: ManifestGroups | None = None,
+    snapshot_properties: Mapping[str, str] | None = None,
+) -> MaintenanceResult:
+    """Merge small manifests in one commit that lists the same files.
+
+    Every live entry stays what it is: same file, same snapshot, same sequence numbers. When another
+    writer was faster, only the list is written again, unless manifests that were merged are gone.
+
+    Args:
+        table: The table as last seen; refreshed in place.
+        policy: Which manifests are small.
+        budget: How often to try against other writers.
+        plan: What to replace; planned on the table as it is if not given, or if manifests of it are gone.
+        snapshot_properties: Kept in the snapshot.
+
+    Raises:
+        CommitConflictError: Other writers won more often than the budget allows.
+    """
+    name, started = table_name(table), datetime.now(UTC)
+    rewriting = _Rewriting(table, policy, plan, snapshot_properties or {})
+    with translated(table.catalog.name, table=name):
+        try:
+            commit(
+                table,
+                rewriting.stage,
+                budget=budget,
+                snapshot_id=rewriting.snapshot_id,
+                on_lost_response=rewriting.outcome.response_lost,
+            )
+        except BaseException as error:
+            if not rewriting.outcome.may_have_committed(error):
+                rewriting.discard()
+            raise
+    return MaintenanceResult.of_work(
+        to_identifier(table),
+        MaintenanceOperation.MANIFESTS,
+        started_at=started,
+        done=bool(rewriting.removed),
+        files_removed=len(rewriting.removed),
+        bytes_removed=sum(manifest.manifest_length for manifest in rewriting.removed),
+        files_added=len(rewriting.added),
+        bytes_added=sum(manifest.manifest_length for manifest in rewriting.added),
+    )
+
+
+class _Rewriting:
+    """New manifests, kept over the attempts of a commit."""
+
+    def __init__(
+        self,
+        table: Table,
+        policy: ManifestPolicy,
+        plan: ManifestGroups | None,
+        snapshot_properties: Mapping[str, str],
+    ) -> None:
+        self._table, self._policy, self._plan, self._snapshot_properties = table, policy, plan, snapshot_properties
+        self._started = time.perf_counter()
+        self._rewriter: ManifestRewriter | None = None
+        self.snapshot_id = new_snapshot_id()
+        self.removed: Sequence[ManifestFile] = ()
+        self.added: Sequence[ManifestFile] = ()
+        self.outcome = Outcome()
+
+    def stage(self, transaction: TableTransaction) -> None:
+        self.outcome.next_attempt()
+        metadata, io = transaction.table_metadata, self._table.io
+        head = head_of(metadata, MAIN_BRANCH, table_name(self._table))
+        manifests = read_manifests(head, io)
+        present = {manifest.manifest_path for manifest in manifests}
+        if not self.removed or not _paths(self.removed) <= present:
+            self.discard()
+            plan, self._plan = self._plan, None
+            if plan is None or not _paths(plan.input_manifests) <= present:
+                plan = plan_manifests(metadata, io, self._policy)
+            self._write(transaction, plan)
+        replaced = _paths(self.removed)
+        if not replaced:
+            return
+        kept = [manifest for manifest in manifests if manifest.manifest_path not in replaced]
+        SnapshotProducer(
+            transaction,
+            FileChanges(unopened=[*kept, *self.added]),
+            operation=Operation.REPLACE,
+            snapshot_id=self.snapshot_id,
+            snapshot_properties=snapshot_properties_of(
+                MaintenanceOperation.MANIFESTS, seconds=time.perf_counter() - self._started
+            )
+            | {"manifests-replaced": str(len(replaced)), "manifests-kept": str(len(kept))}
+            | dict(self._snapshot_properties),
+            branch=MAIN_BRANCH,
+        ).commit()
+        self.outcome.send()
+
+    def discard(self) -> None:
+        """Delete what was written for a commit that did not land."""
+        if self._rewriter is not None:
+            self._rewriter.discard()
+        self._rewriter, self.removed, self.added = None, (), ()
+
+    def _write(self, transaction: TableTransaction, planned: ManifestGroups) -> None:
+        if not planned.should_rewrite(self._policy):
+            return
+        self._rewriter = ManifestRewriter(transaction, self.snapshot_id)
+        target = self._policy.target_manifest_size_bytes
+        added = [
+            manifest
+            for group in planned.replaced
+            for manifest in self._rewriter.rewrite(group, target_size_bytes=target)
+        ]
+        self.removed, self.added = planned.input_manifests, added
+
+
+def _paths(manifests: Sequence[ManifestFile]) -> set[str]:
+    return {manifest.manifest_path for manifest in manifests}
+
+
+def _output_manifests(group: Sequence[ManifestFile], policy: ManifestPolicy) -> int:
+    total = sum(manifest.manifest_length for manifest in group)
+    return max(1, math.ceil(total / policy.target_manifest_size_bytes))

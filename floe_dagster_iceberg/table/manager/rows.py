@@ -1,0 +1,271 @@
+"""The table manager's operations on rows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pydantic
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models import CommitStrategy, RowFilter, SnapshotInfo, WriteConfig, WriteMode
+from floe_dagster_iceberg.models.writing import EvolutionMode
+from floe_dagster_iceberg.table.arrow_input import to_arrow_rows
+from floe_dagster_iceberg.table.filter.row_filter import to_row_filter
+from floe_dagster_iceberg.table.manager.base import MetadataSession, table_attributes
+from floe_dagster_iceberg.table.names import TableRef, to_identifier
+from floe_dagster_iceberg.table.write.delete import delete_rows
+from floe_dagster_iceberg.table.write.row_scope import RowScope
+from floe_dagster_iceberg.table.write.write import TableWrite, write_rows
+from floe_dagster_iceberg.telemetry import annotate, attributes as names, tell_written, traced
+
+
+def _mode_attributes(mode: WriteMode) -> Callable[..., dict[str, Any]]:
+    def describe(table: TableRef, *_: Any, **__: Any) -> dict[str, Any]:
+        return {**table_attributes(table), names.WRITE_MODE: mode.value}
+
+    return describe
+
+
+def _config_attributes(
+    table: TableRef, data: Any = None, config: WriteConfig | None = None, **keywords: Any
+) -> dict[str, Any]:
+    del data
+    mode = config.mode if config is not None else keywords.get("mode", WriteMode.APPEND)
+    return {**table_attributes(table), names.WRITE_MODE: str(mode)}
+
+
+class RowOperations(MetadataSession):
+    """Writing and deleting rows. Each call is one commit that readers see whole or not at all."""
+
+    @traced("append", _mode_attributes(WriteMode.APPEND), report=tell_written)
+    def append(
+        self,
+        table: TableRef,
+        data: Any,
+        *,
+        evolve_schema: bool = True,
+        commit_strategy: CommitStrategy | None = None,
+        snapshot_properties: Mapping[str, str] | None = None,
+        branch: str | None = None,
+    ) -> SnapshotInfo:
+        """Add rows to a table.
+
+        Args:
+            table: The table.
+            data: Arrow table, batch or reader, pandas or polars frame. A reader is streamed with
+                bounded memory, into partitioned tables too.
+            evolve_schema: Whether new columns, wider types and NULLs in required columns change the schema.
+            commit_strategy: How manifests are treated; the manager's default if not given.
+            snapshot_properties: Kept in the summary of the snapshot.
+            branch: Branch to write to; a new one begins at main.
+
+        Raises:
+            NoSuchTableError: There is no such table.
+            SchemaEvolutionError: The rows do not fit and may not change the schema.
+            CommitConflictError: Other writers won more often than the budget allows.
+        """
+        return self._write(
+            table,
+            data,
+            mode=WriteMode.APPEND,
+            commit_strategy=commit_strategy,
+            snapshot_properties=snapshot_properties,
+            branch=branch,
+            evolve_schema=evolve_schema,
+        )
+
+    @traced("overwrite", _mode_attributes(WriteMode.OVERWRITE), report=tell_written)
+    def overwrite(
+        self,
+        table: TableRef,
+        data: Any,
+        *,
+        overwrite_filter: RowFilter | None = None,
+        evolve_schema: bool = True,
+        commit_strategy: CommitStrategy | None = None,
+        snapshot_properties: Mapping[str, str] | None = None,
+        branch: str | None = None,
+    ) -> SnapshotInfo:
+        """Replace the rows matching a filter, or all rows, in one snapshot.
+
+        Readers see the old rows or the new ones, never a mixture. Running the same call again
+        replaces what the first run wrote. Rows matching the filter that another writer commits
+        after the table was loaded are a conflict; they are never dropped silently.
+
+        Args:
+            table: The table. A handle counts as loaded when its holder loaded it.
+            data: The new rows; none is fine.
+            overwrite_filter: Which rows to replace, as text or PyIceberg expression; all if not given.
+            evolve_schema: Whether the rows may change the schema.
+            commit_strategy: How manifests are treated; the manager's default if not given.
+            snapshot_properties: Kept in the summary of the snapshot.
+            branch: Branch to write to; a new one begins at main.
+
+        Raises:
+            NoSuchTableError: There is no such table.
+            SchemaEvolutionError: The rows do not fit and may not change the schema.
+            CommitConflictError: Others changed the same rows, or won more often than the budget allows.
+        """
+        return self._write(
+            table,
+            data,
+            mode=WriteMode.OVERWRITE,
+            overwrite_filter=overwrite_filter,
+            commit_strategy=commit_strategy,
+            snapshot_properties=snapshot_properties,
+            branch=branch,
+            evolve_schema=evolve_schema,
+        )
+
+    @traced("upsert", _mode_attributes(WriteMode.UPSERT), report=tell_written)
+    def upsert(
+        self,
+        table: TableRef,
+        data: Any,
+        join_columns: Sequence[str],
+        *,
+        evolve_schema: bool = True,
+        commit_strategy: CommitStrategy | None = None,
+        snapshot_properties: Mapping[str, str] | None = None,
+        branch: str | None = None,
+    ) -> SnapshotInfo:
+        """Update the rows whose key is there already, add the others.
+
+        The rows are held in memory. Columns that they lack keep their values in updated rows.
+        Two upserts of the same new key at the same time make one row.
+
+        Args:
+            table: The table.
+            data: The rows; no two may share a key.
+            join_columns: Columns that identify a row; NULL in them is refused.
+            evolve_schema: Whether the rows may change the schema.
+            commit_strategy: How manifests are treated; the manager's default if not given.
+            snapshot_properties: Kept in the summary of the snapshot.
+            branch: Branch to write to; a new one begins at main.
+
+        Raises:
+            ValidationError: A join column is missing or holds NULL, or rows repeat a key.
+            SchemaEvolutionError: The rows do not fit and may not change the schema.
+            CommitConflictError: Other writers won more often than the budget allows.
+        """
+        return self._write(
+            table,
+            data,
+            mode=WriteMode.UPSERT,
+            join_columns=join_columns,
+            commit_strategy=commit_strategy,
+            snapshot_properties=snapshot_properties,
+            branch=branch,
+            evolve_schema=evolve_schema,
+        )
+
+    @traced("delete", table_attributes, report=tell_written)
+    def delete(
+        self,
+        table: TableRef,
+        row_filter: RowFilter,
+        *,
+        snapshot_properties: Mapping[str, str] | None = None,
+        branch: str | None = None,
+    ) -> SnapshotInfo | None:
+        """Delete the rows matching a filter; None when there are none and nothing was committed.
+
+        Rows for which the filter says neither yes nor no, because of NULL, stay.
+
+        Args:
+            table: The table, in its newest version even when a handle is given.
+            row_filter: Which rows to delete, as text or PyIceberg expression.
+            snapshot_properties: Kept in the summary of the snapshot.
+            branch: Branch to delete from; a new one begins at main.
+
+        Raises:
+            ValidationError: The filter cannot be read, or names a column that is not there.
+            CommitConflictError: Other writers won more often than the budget allows.
+        """
+        settings = _write_config(table, None, {"snapshot_properties": snapshot_properties, "branch": branch})
+        # On the version of a stale handle there might be nothing to delete, and nobody would notice.
+        loaded = self._load_newest(table)
+        snapshot = delete_rows(
+            loaded,
+            to_row_filter(loaded, row_filter),
+            self._budget,
+            snapshot_properties=settings.snapshot_properties,
+            branch=settings.branch or MAIN_BRANCH,
+        )
+        return None if snapshot is None else SnapshotInfo.from_pyiceberg_snapshot(snapshot)
+
+    @traced("write_data", _config_attributes, report=tell_written)
+    def write_data(
+        self,
+        table: TableRef,
+        data: Any,
+        config: WriteConfig | None = None,
+        *,
+        evolve_schema: bool = True,
+        **keywords: Any,
+    ) -> SnapshotInfo:
+        """Write rows as a `WriteConfig` says, or as its fields given as keywords say.
+
+        Args:
+            table: The table.
+            data: Arrow table, batch or reader, pandas or polars frame.
+            config: Mode, filter, keys, strategy, snapshot properties and branch.
+            evolve_schema: Whether the rows may change the schema.
+            **keywords: Fields of WriteConfig, instead of `config`.
+
+        Raises:
+            ValidationError: The settings contradict each other, or name columns that are not there.
+            NoSuchTableError: There is no such table.
+            SchemaEvolutionError: The rows do not fit and may not change the schema.
+            CommitConflictError: Other writers won, or changed the rows being replaced.
+        """
+        return self._write(table, data, config, evolve_schema=evolve_schema, **keywords)
+
+    def _write(
+        self, table: TableRef, data: Any, config: WriteConfig | None = None, *, evolve_schema: bool, **keywords: Any
+    ) -> SnapshotInfo:
+        settings = _write_config(table, config, keywords)
+        rows = to_arrow_rows(data)
+        loaded = self._load(table)
+        strategy = settings.commit_strategy or self.config.default_commit_strategy
+        annotate({names.COMMIT_STRATEGY: strategy.value})
+        result = write_rows(
+            loaded,
+            rows,
+            TableWrite(
+                to_identifier(loaded),
+                settings.mode,
+                scope=RowScope(row_filter=_replaced_rows(loaded, settings)),
+                keys=tuple(settings.join_columns),
+                evolution=EvolutionMode.WIDEN if evolve_schema else EvolutionMode.NONE,
+                snapshot_properties=settings.snapshot_properties,
+                branch=settings.branch or MAIN_BRANCH,
+                merge_manifests=strategy is CommitStrategy.MERGE_COMMIT,
+            ),
+            self._budget,
+        )
+        annotate({names.ATTEMPTS: result.attempts})
+        return result.snapshot
+
+
+def _write_config(table: TableRef, config: WriteConfig | None, keywords: dict[str, Any]) -> WriteConfig:
+    identifier = to_identifier(table)
+    if config is not None and keywords:
+        raise ValidationError(
+            f"A write to '{identifier}' takes a WriteConfig or keywords, not both: {', '.join(sorted(keywords))}.",
+            table=identifier,
+        )
+    given = {name: value for name, value in keywords.items() if value is not None}
+    try:
+        return config or WriteConfig(**given)
+    except pydantic.ValidationError as error:
+        problems = "; ".join(": ".join([*map(str, problem["loc"]), problem["msg"]]) for problem in error.errors())
+        raise ValidationError(
+            f"A write to '{identifier}' cannot be done as asked: {problems}.", table=identifier
+        ) from None
+
+
+def _replaced_rows(table: Table, config: WriteConfig) -> BooleanExpression:
+    return AlwaysTrue() if config.overwrite_filter is None else to_row_filter(table, config.overwrite_filter)

@@ -1,0 +1,223 @@
+"""The table manager's operations that read rows."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan, FileScanTask, Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import SnapshotLogEntry
+
+from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
+from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
+from floe_dagster_iceberg._pyiceberg.scan_planner import NullSafeScan
+from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
+from floe_dagster_iceberg.models import RowFilter
+from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.table.commit.refs import to_timestamp_ms
+from floe_dagster_iceberg.table.filter.file_pruning import FileMatcher
+from floe_dagster_iceberg.table.filter.row_filter import CheckedFilter, compares_uuids, mask_rows, to_row_filter
+from floe_dagster_iceberg.table.manager.base import CatalogSession, table_attributes
+from floe_dagster_iceberg.table.names import TableRef, table_name
+from floe_dagster_iceberg.telemetry import Operation, attributes as names, running_operation, traced
+from floe_dagster_iceberg.telemetry.metrics import count_read
+
+
+def _scan_attributes(table: TableRef, columns: Sequence[str] | None = None, *_: Any, **__: Any) -> dict[str, Any]:
+    return table_attributes(table) | ({names.COLUMNS: list(columns)} if columns is not None else {})
+
+
+def _tell_rows(operation: Operation, rows: pa.Table) -> None:
+    operation.tell({names.RECORDS_READ: rows.num_rows, names.BYTES_READ: rows.nbytes})
+    count_read(rows.num_rows, rows.nbytes, operation.told)
+
+
+class ScanOperations(CatalogSession):
+    """Reading rows, now or as they were."""
+
+    @traced("scan", _scan_attributes, report=_tell_rows)
+    def scan(
+        self,
+        table: TableRef,
+        columns: Sequence[str] | None = None,
+        row_filter: RowFilter | CheckedFilter | None = None,
+        snapshot_id: int | None = None,
+        limit: int | None = None,
+        *,
+        as_of: datetime | None = None,
+        ref: str | None = None,
+    ) -> pa.Table:
+        """Read rows into memory. Only files and columns that can matter are opened.
+
+        Args:
+            table: The table.
+            columns: Columns to read; all if not given.
+            row_filter: Rows to read, as text or PyIceberg expression; all if not given.
+            snapshot_id: Read the table as this snapshot left it.
+            limit: At most this many rows.
+            as_of: Read the table as it was at this time, which must have a time zone.
+            ref: Read a branch or tag.
+
+        Raises:
+            NoSuchTableError: There is no such table.
+            ValidationError: A column or the filter does not fit the table, or two versions are asked for.
+            SnapshotNotFoundError: There is no such snapshot, branch or tag, or none at that time.
+            ScanError: A file of the table cannot be read.
+        """
+        loaded = self._load(table)
+        version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref)
+        scan = _data_scan(loaded, version, columns, row_filter, limit)
+        if compares_uuids(_every_column(scan), scan.row_filter):
+            schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
+            return pa.Table.from_batches(list(_batches(loaded, scan, schema)), schema=schema).slice(0, limit)
+        with translated(loaded.catalog.name, table=table_name(loaded)), reading_files(loaded.location()):
+            return scan.to_arrow()
+
+    @traced("scan_batches", _scan_attributes)
+    def scan_batches(
+        self,
+        table: TableRef,
+        columns: Sequence[str] | None = None,
+        row_filter: RowFilter | CheckedFilter | None = None,
+        snapshot_id: int | None = None,
+        *,
+        as_of: datetime | None = None,
+        ref: str | None = None,
+    ) -> pa.RecordBatchReader:
+        """Read rows as a stream, one file after the other, whatever the size of the table.
+
+        The arguments and errors are those of `scan`; errors of files come while the stream is read.
+        The version that is read is fixed by this call.
+        """
+        loaded = self._load(table)
+        version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref)
+        scan = _data_scan(loaded, version, columns, row_filter, None)
+        schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
+        return pa.RecordBatchReader.from_batches(schema, _counted(_batches(loaded, scan, schema)))
+
+
+def _counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Count what passes; the operation that opened the stream has ended when it is read."""
+    operation = running_operation()
+    told = {} if operation is None else operation.told
+    return _counting(batches, told)
+
+
+def _counting(batches: Iterator[pa.RecordBatch], told: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        count_read(batch.num_rows, batch.nbytes, told)
+        yield batch
+
+
+def _batches(table: Table, scan: DataScan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    every_column = _every_column(scan)
+    filters_itself = compares_uuids(every_column, scan.row_filter)
+    rows = FileReader(
+        table_metadata=scan.table_metadata,
+        io=scan.io,
+        projected_schema=every_column if filters_itself else scan.projection(),
+        row_filter=AlwaysTrue() if filters_itself else scan.row_filter,
+    )
+    with translated(table.catalog.name, table=table_name(table)):
+        for batch in rows.stream(_plan(scan) if filters_itself else scan.plan_files()):
+            found = pa.Table.from_batches([batch])
+            if filters_itself:
+                found = found.filter(mask_rows(found, every_column, scan.row_filter)).select(schema.names)
+            yield from found.cast(schema).to_batches()
+
+
+def _plan(scan: DataScan) -> Iterator[FileScanTask]:
+    """Files that may hold matching rows, by our own judgement."""
+    matches = FileMatcher(scan.table_metadata, scan.row_filter)
+    return (task for task in scan.update(row_filter=AlwaysTrue()).plan_files() if not matches.no_row(task.file))
+
+
+def _every_column(scan: DataScan) -> Schema:
+    return scan.update(selected_fields=("*",)).projection()
+
+
+def _data_scan(
+    table: Table,
+    snapshot_id: int | None,
+    columns: Sequence[str] | None,
+    row_filter: RowFilter | CheckedFilter | None,
+    limit: int | None,
+) -> DataScan:
+    name = table_name(table)
+    match row_filter:
+        case None:
+            where: BooleanExpression = AlwaysTrue()
+        case CheckedFilter(expression):
+            where = expression
+        case _:
+            where = to_row_filter(table, row_filter)
+    if isinstance(columns, str):
+        raise ValidationError(f"Columns of '{name}' are given as a list of names, like ['{columns}'].", table=name)
+    if limit is not None and limit < 0:
+        raise ValidationError(f"A scan of '{name}' cannot be limited to {limit} rows. Give 0 or more.", table=name)
+    scan = NullSafeScan.of_table(
+        table,
+        row_filter=where,
+        selected_fields=tuple(columns) if columns is not None else ("*",),
+        snapshot_id=snapshot_id,
+        limit=limit,
+    )
+    known = (table.schema() if snapshot_id is None else _schema_at(table, snapshot_id)).column_names
+    if missing := [column for column in columns or () if column not in known]:
+        raise ValidationError(
+            f"Table '{name}' has no column {', '.join(map(repr, missing))}. It has: {', '.join(known)}.",
+            table=name,
+        )
+    return scan
+
+
+def _schema_at(table: Table, snapshot_id: int) -> Any:
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    schema_id = None if snapshot is None else snapshot.schema_id
+    return table.schemas().get(schema_id, table.schema()) if schema_id is not None else table.schema()
+
+
+def version_to_read(table: Table, *, snapshot_id: int | None, as_of: datetime | None, ref: str | None) -> int | None:
+    """The snapshot to read; None is the newest of main.
+
+    Raises:
+        ValidationError: More than one version is asked for, or a time without a zone.
+        SnapshotNotFoundError: The table has no such version.
+    """
+    name = table_name(table)
+    asked = {"snapshot_id": snapshot_id, "as_of": as_of, "ref": ref}
+    given = [word for word, value in asked.items() if value is not None]
+    if len(given) > 1:
+        raise ValidationError(f"A scan of '{name}' takes one of {', '.join(given)}, not several.", table=name)
+    if snapshot_id is not None and table.metadata.snapshot_by_id(snapshot_id) is None:
+        raise SnapshotNotFoundError(name, snapshot_id)
+    if ref is not None and ref != MAIN_BRANCH:
+        if ref not in table.metadata.refs:
+            raise SnapshotNotFoundError(name, ref)
+        return table.metadata.refs[ref].snapshot_id
+    if as_of is not None:
+        return _snapshot_at(table, name, as_of)
+    return snapshot_id
+
+
+def _snapshot_at(table: Table, name: str, as_of: datetime) -> int:
+    moment = to_timestamp_ms(as_of, argument="as_of", table=name)
+    log = table.metadata.snapshot_log
+    current = next((entry for entry in reversed(log) if entry.timestamp_ms <= moment), None)
+    following = next((entry for entry in log if entry.timestamp_ms > moment), None)
+    if current is None or _expired_between(table, current, following):
+        raise SnapshotNotFoundError(name, as_of.isoformat())
+    return current.snapshot_id
+
+
+def _expired_between(table: Table, current: SnapshotLogEntry, following: SnapshotLogEntry | None) -> bool:
+    """Whether the log lacks what came after an entry: it forgets expired snapshots without leaving a gap."""
+    made = None if following is None else table.metadata.snapshot_by_id(following.snapshot_id)
+    if following is None or made is None or made.timestamp_ms != following.timestamp_ms:
+        # Nothing came after, or a rollback did, which has no parent to compare.
+        return False
+    return made.parent_snapshot_id != current.snapshot_id

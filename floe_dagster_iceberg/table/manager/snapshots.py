@@ -1,0 +1,343 @@
+"""The table manager's operations on snapshots, branches and tags."""
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models import SnapshotInfo
+from floe_dagster_iceberg.table.commit import refs as ref_changes
+from floe_dagster_iceberg.table.commit.refs import to_milliseconds, to_timestamp_ms
+from floe_dagster_iceberg.table.maintenance.expire_files import bring_back_lost_refs
+from floe_dagster_iceberg.table.maintenance.expiry import Retention, newest_first, stage_expiry
+from floe_dagster_iceberg.table.manager.base import MetadataSession, table_attributes
+from floe_dagster_iceberg.table.names import TableRef, table_name, to_identifier
+from floe_dagster_iceberg.telemetry import annotate, attributes as names, traced
+
+_MILLISECONDS_PER_DAY = 24 * 60 * 60 * 1000
+
+
+class SnapshotOperations(MetadataSession):
+    """Looking at a table's history, naming parts of it, going back in it, and letting it expire."""
+
+    @traced("list_snapshots", table_attributes)
+    def list_snapshots(self, table: TableRef, limit: int | None = None) -> list[SnapshotInfo]:
+        """All snapshots that have not expired, newest first, those of branches and those rolled back included.
+
+        Args:
+            table: The table; what the catalog says now counts, also when a handle is given.
+            limit: At most this many.
+
+        Raises:
+            NoSuchTableError: There is no such table.
+            ValidationError: The limit is below 1.
+        """
+        identifier = to_identifier(table)
+        if limit is not None and limit < 1:
+            raise ValidationError(
+                f"limit for the snapshots of '{identifier}' must be at least 1, got {limit}.", table=identifier
+            )
+        snapshots = newest_first(self._load(identifier).metadata)
+        return [SnapshotInfo.from_pyiceberg_snapshot(snapshot) for snapshot in snapshots[:limit]]
+
+    @traced("get_current_snapshot", table_attributes)
+    def get_current_snapshot(self, table: TableRef) -> SnapshotInfo | None:
+        """The snapshot that readers of main see now; None for a table that was never written.
+
+        Raises:
+            NoSuchTableError: There is no such table.
+        """
+        snapshot = self._load(to_identifier(table)).metadata.current_snapshot()
+        return None if snapshot is None else SnapshotInfo.from_pyiceberg_snapshot(snapshot)
+
+    @traced("rollback_to_snapshot", table_attributes)
+    def rollback_to_snapshot(self, table: TableRef, snapshot_id: int) -> SnapshotInfo:
+        """Make an earlier snapshot of main the current one again, in one commit.
+
+        Nothing is deleted: later snapshots stay listed and readable until they expire. Commits
+        that land while this runs are rolled back as well. Running it again changes nothing.
+
+        Raises:
+            SnapshotNotFoundError: There is no such snapshot.
+            RollbackError: It is not part of main's history.
+            CommitConflictError: Other writers won more often than the budget allows.
+        """
+        loaded = self._load_newest(table)
+        stage = partial(ref_changes.roll_back, table=table_name(loaded), snapshot_id=snapshot_id)
+        return SnapshotInfo.from_pyiceberg_snapshot(self._change(loaded, stage))
+
+    @traced("rollback_to_timestamp", table_attributes)
+    def rollback_to_timestamp(self, table: TableRef, timestamp: datetime | int) -> SnapshotInfo:
+        """Make main what it was at a moment: the newest snapshot of its history committed by then.
+
+        Args:
+            table: The table.
+            timestamp: The moment, with a time zone, or in milliseconds since 1970 UTC. A
+                snapshot committed in that very millisecond counts.
+
+        Raises:
+            ValidationError: The moment has no time zone.
+            RollbackError: Main's history begins later, or has expired up to a later moment.
+            CommitConflictError: Other writers won more often than the budget allows.
+        """
+        name = str(to_identifier(table))
+        if isinstance(timestamp, datetime):
+            at_ms, moment = to_timestamp_ms(timestamp, argument="timestamp", table=name), timestamp.isoformat()
+        else:
+            at_ms, moment = timestamp, f"{timestamp} ms"
+        stage = partial(ref_changes.roll_back_in_time, table=name, timestamp_ms=at_ms, moment=moment)
+        return SnapshotInfo.from_pyiceberg_snapshot(self._change(self._load_newest(table), stage))
+
+    @traced("create_tag", table_attributes)
+    def create_tag(
+        self, table: TableRef, name: str, snapshot_id: int | None = None, *, max_ref_age: timedelta | None = None
+    ) -> SnapshotInfo:
+        """Name a snapshot for good; it does not expire while the tag is there.
+
+        Args:
+            table: The table.
+            name: The tag; no branch or tag may have it already.
+            snapshot_id: The snapshot; the newest of main if not given.
+            max_ref_age: Age of the snapshot at which the tag goes with the next expiry; never if not given.
+
+        Returns:
+            The snapshot that the tag names.
+
+        Raises:
+            ValidationError: The name is taken, or the table has no snapshot yet.
+            SnapshotNotFoundError: There is no such snapshot.
+        """
+        tag = SnapshotRef(
+            snapshot_id=0,
+            snapshot_ref_type=SnapshotRefType.TAG,
+            min_snapshots_to_keep=None,
+            max_snapshot_age_ms=None,
+            max_ref_age_ms=to_milliseconds(max_ref_age, argument="max_ref_age", table=str(to_identifier(table))),
+        )
+        return self._create_ref(table, name, snapshot_id, tag)
+
+    @traced("create_branch", table_attributes)
+    def create_branch(
+        self,
+        table: TableRef,
+        name: str,
+        snapshot_id: int | None = None,
+        *,
+        max_ref_age: timedelta | None = None,
+        max_snapshot_age: timedelta | None = None,
+        min_snapshots_to_keep: int | None = None,
+    ) -> SnapshotInfo:
+        """Begin a branch at a snapshot; writes name it, and `fast_forward` publishes it.
+
+        Args:
+            table: The table.
+            name: The branch; no branch or tag may have it already.
+            snapshot_id: Where it begins; at the newest snapshot of main if not given.
+            max_ref_age: Age of its newest snapshot at which the branch goes with the next expiry.
+            max_snapshot_age: Age at which its own snapshots expire, instead of the table's.
+            min_snapshots_to_keep: Newest snapshots of it that stay, instead of the table's number.
+
+        Returns:
+            The snapshot at which the branch begins.
+
+        Raises:
+            ValidationError: The name is taken, the table has no snapshot yet, or a retention is not positive.
+            SnapshotNotFoundError: There is no such snapshot.
+        """
+        identifier = str(to_identifier(table))
+        branch = SnapshotRef(
+            snapshot_id=0,
+            snapshot_ref_type=SnapshotRefType.BRANCH,
+            min_snapshots_to_keep=_positive(min_snapshots_to_keep, "min_snapshots_to_keep", identifier),
+            max_snapshot_age_ms=to_milliseconds(max_snapshot_age, argument="max_snapshot_age", table=identifier),
+            max_ref_age_ms=to_milliseconds(max_ref_age, argument="max_ref_age", table=identifier),
+        )
+        return self._create_ref(table, name, snapshot_id, branch)
+
+    @traced("remove_ref", table_attributes)
+    def remove_ref(self, table: TableRef, name: str) -> None:
+        """Remove a branch or tag; its snapshots stay until they expire.
+
+        Raises:
+            ValidationError: It is main.
+            SnapshotNotFoundError: There is no such branch or tag.
+        """
+        loaded = self._load_newest(table)
+        self._change(loaded, partial(ref_changes.remove_ref, table=table_name(loaded), name=name))
+
+    @traced("fast_forward", table_attributes)
+    def fast_forward(self, table: TableRef, branch: str, to: str) -> SnapshotInfo:
+        """Move a branch to where another branch or tag stands, such as main to a staging branch.
+
+        Only forward: the branch must hold nothing that the other lacks. It is a compare-and-set of
+        both, so no commit gets lost that lands on one of them meanwhile.
+
+        Args:
+            table: The table.
+            branch: The branch to move.
+            to: The branch or tag to move it to.
+
+        Returns:
+            The snapshot where the branch stands now.
+
+        Raises:
+            ValidationError: The branch holds commits that the other lacks, or is a tag.
+            SnapshotNotFoundError: One of the two is not there.
+        """
+        loaded = self._load_newest(table)
+        stage = partial(ref_changes.fast_forward, table=table_name(loaded), branch=branch, to=to)
+        return SnapshotInfo.from_pyiceberg_snapshot(self._change(loaded, stage))
+
+    @traced("manage_snapshots", table_attributes)
+    def manage_snapshots(self, table: TableRef) -> "ManagedSnapshots":
+        """All operations on one table's history, without naming the table each time.
+
+        Raises:
+            NoSuchTableError: There is no such table.
+        """
+        return ManagedSnapshots(self, self._load(table))
+
+    @traced("expire_snapshots", table_attributes)
+    def expire_snapshots(
+        self,
+        table: TableRef,
+        older_than_days: float | None = None,
+        min_snapshots_to_keep: int | None = None,
+        *,
+        older_than: datetime | None = None,
+        retain_last: int | None = None,
+        now: datetime | None = None,
+    ) -> int:
+        """Remove old snapshots from the table's metadata; files are left to maintenance.
+
+        A snapshot expires when it is older than asked for, and not among the newest ones of the
+        table or of any branch, and no branch or tag points at it. Branches and tags keep what
+        their own retention says, and go when they are past their own `max_ref_age`; main never
+        does. If a branch or tag changes meanwhile, the decision is made anew. Many snapshots
+        expire in several commits; an interrupted call has expired the oldest ones.
+
+        Args:
+            table: The table.
+            older_than_days: Age in days; the manager's `default_retention_days` if not given.
+            min_snapshots_to_keep: Newest snapshots to keep; the manager's setting if not given.
+            older_than: A moment with a time zone, instead of `older_than_days`.
+            retain_last: The same as `min_snapshots_to_keep`.
+            now: The moment from which ages are counted; the present if not given.
+
+        Returns:
+            How many snapshots this call expired.
+
+        Raises:
+            ValidationError: Two arguments say the same thing, or one makes no sense.
+            MaintenanceRefusedError: The table's property gc.enabled is false.
+            CommitConflictError: Other writers won more often than the budget allows.
+        """
+        name = str(to_identifier(table))
+        _only_one(name, older_than_days=older_than_days, older_than=older_than)
+        _only_one(name, min_snapshots_to_keep=min_snapshots_to_keep, retain_last=retain_last)
+        now_ms = to_timestamp_ms(now or datetime.now(UTC), argument="now", table=name)
+        if older_than is None:
+            days = self.config.default_retention_days if older_than_days is None else older_than_days
+            if days < 0:
+                raise ValidationError(f"older_than_days for '{name}' must not be negative, got {days}.", table=name)
+            older_than_ms = now_ms - round(days * _MILLISECONDS_PER_DAY)
+        else:
+            older_than_ms = to_timestamp_ms(older_than, argument="older_than", table=name)
+        keep = min_snapshots_to_keep if retain_last is None else retain_last
+        keep = _positive(keep, "The number of snapshots to keep", name) or self.config.min_snapshots_to_keep
+        retention = Retention(older_than_ms=older_than_ms, min_snapshots_to_keep=keep, now_ms=now_ms)
+        expired = self._expire(self._load_newest(table), retention)
+        annotate({names.SNAPSHOTS_EXPIRED: expired})
+        return expired
+
+    def _expire(self, table: Table, retention: Retention) -> int:
+        expired = 0
+        while True:
+            plan = self._change(table, partial(stage_expiry, table=table_name(table), retention=retention))
+            bring_back_lost_refs(table, plan, self._budget)
+            expired += plan.expired_from(table.metadata)
+            if plan.is_complete:
+                return expired
+
+    def _create_ref(self, table: TableRef, name: str, snapshot_id: int | None, ref: SnapshotRef) -> SnapshotInfo:
+        loaded = self._load_newest(table)
+        stage = partial(ref_changes.create_ref, table=table_name(loaded), name=name, snapshot_id=snapshot_id, ref=ref)
+        return SnapshotInfo.from_pyiceberg_snapshot(self._change(loaded, stage))
+
+
+def _positive(number: int | None, argument: str, table: str) -> int | None:
+    if number is not None and number < 1:
+        raise ValidationError(f"{argument} for '{table}' must be at least 1, got {number}.", table=table)
+    return number
+
+
+def _only_one(table: str, **arguments: object) -> None:
+    given = [name for name, value in arguments.items() if value is not None]
+    if len(given) > 1:
+        raise ValidationError(f"{' and '.join(given)} for '{table}' say the same thing. Give one of them.", table=table)
+
+
+class ManagedSnapshots:
+    """Branches, tags, rollback and expiry of one table.
+
+    Each method is the one of the same name of `IcebergTableManager`: one commit, same errors.
+    """
+
+    def __init__(self, operations: "SnapshotOperations", table: Table) -> None:
+        self._operations, self._table = operations, table
+
+    def create_tag(
+        self, name: str, snapshot_id: int | None = None, *, max_ref_age: timedelta | None = None
+    ) -> SnapshotInfo:
+        """Name a snapshot for good; the newest of main if none is given."""
+        return self._operations.create_tag(self._table, name, snapshot_id, max_ref_age=max_ref_age)
+
+    def create_branch(
+        self,
+        name: str,
+        snapshot_id: int | None = None,
+        *,
+        max_ref_age: timedelta | None = None,
+        max_snapshot_age: timedelta | None = None,
+        min_snapshots_to_keep: int | None = None,
+    ) -> SnapshotInfo:
+        """Begin a branch at a snapshot; at the newest of main if none is given."""
+        return self._operations.create_branch(
+            self._table,
+            name,
+            snapshot_id,
+            max_ref_age=max_ref_age,
+            max_snapshot_age=max_snapshot_age,
+            min_snapshots_to_keep=min_snapshots_to_keep,
+        )
+
+    def remove_ref(self, name: str) -> None:
+        """Remove a branch or tag; its snapshots stay until they expire."""
+        self._operations.remove_ref(self._table, name)
+
+    def fast_forward(self, branch: str, to: str) -> SnapshotInfo:
+        """Move a branch to where another branch or tag stands, only forward."""
+        return self._operations.fast_forward(self._table, branch, to)
+
+    def rollback_to_snapshot(self, snapshot_id: int) -> SnapshotInfo:
+        """Make an earlier snapshot of main the current one again."""
+        return self._operations.rollback_to_snapshot(self._table, snapshot_id)
+
+    def rollback_to_timestamp(self, timestamp: datetime | int) -> SnapshotInfo:
+        """Make main what it was at a point in time."""
+        return self._operations.rollback_to_timestamp(self._table, timestamp)
+
+    def expire_snapshots(
+        self,
+        older_than_days: float | None = None,
+        min_snapshots_to_keep: int | None = None,
+        *,
+        older_than: datetime | None = None,
+        retain_last: int | None = None,
+    ) -> int:
+        """Remove old snapshots, and return how many."""
+        return self._operations.expire_snapshots(
+            self._table, older_than_days, min_snapshots_to_keep, older_than=older_than, retain_last=retain_last
+        )

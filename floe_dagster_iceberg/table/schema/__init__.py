@@ -1,0 +1,1 @@
+"""Schemas and partition specs: pure functions, until a change is staged in a transaction."""

@@ -1,0 +1,185 @@
+"""Schemas and partition specs as users give them, into PyIceberg's."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import pyarrow as pa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec as IcebergSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+
+from floe_dagster_iceberg._pyiceberg.parquet import arrow_schema_without_ids
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models import PartitionSpec, TableSchema
+from floe_dagster_iceberg.table.arrow_input import to_storable_schema
+
+SchemaLike: TypeAlias = TableSchema | pa.Schema | Schema
+
+
+SpecLike: TypeAlias = PartitionSpec | IcebergSpec | None
+
+
+def to_iceberg_schema(table: object, schema: SchemaLike) -> Schema:
+    """A PyIceberg schema with field ids.
+
+    Raises:
+        ValidationError: The schema is empty, of another type, has a column that Iceberg cannot hold, or
+            names that differ only in case.
+    """
+    match schema:
+        case TableSchema():
+            converted = schema.to_pyiceberg_schema()
+        case Schema():
+            converted = schema
+        case pa.Schema():
+            converted = _from_arrow(table, schema)
+        case _:
+            raise ValidationError(
+                f"The schema of '{table}' is given as TableSchema, pyarrow.Schema or pyiceberg Schema, "
+                f"not as {type(schema).__name__}.",
+                table=table,
+            )
+    if not converted.fields:
+        raise ValidationError(f"The schema of '{table}' has no columns. Name at least one.", table=table)
+    _refuse_twins(table, converted.column_names)
+    return converted
+
+
+def _refuse_twins(table: object, names: Sequence[str]) -> None:
+    spelled = Counter(name.lower() for name in names)
+    if twins := sorted(name for name in names if spelled[name.lower()] > 1):
+        raise ValidationError(
+            f"Columns of '{table}' differ only in case, and Spark could not tell them apart: {', '.join(twins)}. "
+            "Rename or drop one of each.",
+            table=table,
+        )
+
+
+def to_iceberg_spec(table: object, schema: Schema, spec: SpecLike) -> IcebergSpec:
+    """A PyIceberg partition spec that fits the schema.
+
+    Raises:
+        ValidationError: A field's source column is not in the schema, or its transform does not take that type.
+    """
+    if spec is None:
+        return UNPARTITIONED_PARTITION_SPEC
+    converted = spec.to_pyiceberg_spec() if isinstance(spec, PartitionSpec) else spec
+    known = {field_id: schema.find_type(field_id) for field_id in schema.field_ids}
+    for field in converted.fields:
+        source = known.get(field.source_id)
+        if source is None:
+            raise ValidationError(
+                f"Partition field '{field.name}' of '{table}' comes from column id {field.source_id}, which the "
+                f"schema does not have. Its ids: {', '.join(map(str, sorted(known)))}.",
+                table=table,
+            )
+        if not field.transform.can_transform(source):
+            raise ValidationError(
+                f"Partition field '{field.name}' of '{table}' applies {field.transform} to a {source} column. "
+                "Choose a transform that takes this type.",
+                table=table,
+            )
+    return converted
+
+
+def _from_arrow(table: object, schema: pa.Schema) -> Schema:
+    columns = to_storable_schema(schema)
+    if untyped := [column.name for column in columns if pa.types.is_null(column.type)]:
+        raise ValidationError(
+            f"Columns of '{table}' have no type, only NULL: {', '.join(untyped)}. Cast them.", table=table
+        )
+    return assign_fresh_schema_ids(arrow_schema_without_ids(columns, format_version=2))
+
+
+FieldEdit = Callable[[NestedField], NestedField | None]
+
+
+class SchemaNode(NamedTuple):
+    """A field and where it is.
+
+    Attributes:
+        field: The field; elements, keys and values are told as fields too.
+        kind: What it is to the type that holds it.
+        ancestors: Ids of the fields around it, outermost first.
+    """
+
+    field: NestedField
+    kind: Literal["column", "element", "key", "value"]
+    ancestors: tuple[int, ...]
+
+    @property
+    def parent_id(self) -> int | None:
+        """Id of the field that holds it; None for a column of the table itself."""
+        return self.ancestors[-1] if self.ancestors else None
+
+
+def nodes_by_id(schema: Schema) -> dict[int, SchemaNode]:
+    """All fields of a schema."""
+    return {node.field.field_id: node for node in _nodes(schema.as_struct(), ())}
+
+
+def edit_field(schema: Schema, field_id: int, edit: FieldEdit) -> Schema:
+    """The schema with one field changed, or without it when `edit` returns None."""
+    return with_fields(schema, _edit_struct(schema.as_struct(), field_id, edit))
+
+
+def with_fields(schema: Schema, struct: StructType) -> Schema:
+    """The schema with other columns, its identifier kept."""
+    return Schema(*struct.fields, schema_id=schema.schema_id, identifier_field_ids=schema.identifier_field_ids)
+
+
+def _nodes(field_type: IcebergType, ancestors: tuple[int, ...]) -> Iterator[SchemaNode]:
+    match field_type:
+        case StructType():
+            found = [SchemaNode(field, "column", ancestors) for field in field_type.fields]
+        case ListType():
+            found = [SchemaNode(field_type.element_field, "element", ancestors)]
+        case MapType():
+            found = [
+                SchemaNode(field_type.key_field, "key", ancestors),
+                SchemaNode(field_type.value_field, "value", ancestors),
+            ]
+        case _:
+            found = []
+    for node in found:
+        yield node
+        yield from _nodes(node.field.field_type, (*ancestors, node.field.field_id))
+
+
+def _edit_struct(struct: StructType, field_id: int, edit: FieldEdit) -> StructType:
+    edited = (_edit(field, field_id, edit) for field in struct.fields)
+    return StructType(*(field for field in edited if field is not None))
+
+
+def _edit(field: NestedField, field_id: int, edit: FieldEdit) -> NestedField | None:
+    if field.field_id == field_id:
+        return edit(field)
+    return field.model_copy(update={"field_type": _edit_type(field.field_type, field_id, edit)})
+
+
+def _edit_type(field_type: IcebergType, field_id: int, edit: FieldEdit) -> IcebergType:
+    match field_type:
+        case StructType():
+            return _edit_struct(field_type, field_id, edit)
+        case ListType():
+            element = _kept(_edit(field_type.element_field, field_id, edit))
+            return ListType(element_id=element.field_id, element=element.field_type, element_required=element.required)
+        case MapType():
+            key = _kept(_edit(field_type.key_field, field_id, edit))
+            value = _kept(_edit(field_type.value_field, field_id, edit))
+            return MapType(
+                key_id=key.field_id,
+                key_type=key.field_type,
+                value_id=value.field_id,
+                value_type=value.field_type,
+                value_required=value.required,
+            )
+        case _:
+            return field_type
+
+
+def _kept(field: NestedField | None) -> NestedField:
+    if field is None:
+        raise ValueError("a list has an element, a map a key and a value: they cannot be left out")
+    return field

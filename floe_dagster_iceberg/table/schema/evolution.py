@@ -1,0 +1,435 @@
+"""What a schema becomes by a list of changes, or why it cannot. Knows metadata only, reads no row.
+
+The changes are made one after the other. PyIceberg's own schema update looks up every name in
+the schema as it was, so it can neither rename a column and take its old name for another, nor
+notice names that differ only in case, and it would let the scale of a decimal change.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never, cast
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import DataScan, FileScanTask, Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.name_mapping import update_mapping
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    AssertLastAssignedFieldId,
+    AssertRefSnapshotId,
+    SetCurrentSchemaUpdate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.transforms import IdentityTransform, VoidTransform
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StructType,
+)
+
+from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
+from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, history_assertions, ref_assertions
+from floe_dagster_iceberg.errors import IncompatibleSchemaChangeError, SchemaEvolutionError
+from floe_dagster_iceberg.models import SchemaChange, SchemaChangeType, SchemaEvolution
+from floe_dagster_iceberg.table.names import table_name
+from floe_dagster_iceberg.table.schema.convert import SchemaNode, edit_field, nodes_by_id, with_fields
+
+
+@dataclass(frozen=True)
+class RequiredColumn:
+    """A column that shall be required, in the schema just before."""
+
+    name: str
+    field_id: int
+    schema: Schema
+
+
+@dataclass
+class EvolvedSchema:
+    """What the changes lead to.
+
+    Attributes:
+        schema: The schema after all changes.
+        made_required: Columns in which no row may hold NULL for that.
+    """
+
+    schema: Schema
+    made_required: list[RequiredColumn] = field(default_factory=list)
+
+
+def evolve(table: str, metadata: TableMetadata, evolution: SchemaEvolution) -> EvolvedSchema:
+    """Make all changes to the current schema of a table.
+
+    Raises:
+        SchemaEvolutionError: A column is not there, or a name is taken.
+        IncompatibleSchemaChangeError: A change would break readers or what the table is built on.
+    """
+    evolver = _Evolver(table, metadata)
+    for change in evolution.changes:
+        if change.is_incompatible and not evolution.allow_incompatible_changes:
+            raise IncompatibleSchemaChangeError(
+                table,
+                column=change.column_name,
+                reason=f"{change.change_type} can break readers and writers; "
+                "if that is meant, set allow_incompatible_changes=True",
+            )
+        evolver.apply(change)
+    return evolver.finish()
+
+
+class _Evolver:
+    def __init__(self, table: str, metadata: TableMetadata) -> None:
+        self._table, self._metadata = table, metadata
+        self._last_column_id = metadata.last_column_id
+        self.evolved = EvolvedSchema(metadata.schema())
+
+    @property
+    def _schema(self) -> Schema:
+        return self.evolved.schema
+
+    def apply(self, change: SchemaChange) -> None:
+        match change.change_type:
+            case SchemaChangeType.ADD_COLUMN:
+                self._add(change)
+            case SchemaChangeType.RENAME_COLUMN:
+                self._rename(change)
+            case SchemaChangeType.WIDEN_TYPE:
+                self._widen(change)
+            case SchemaChangeType.MAKE_OPTIONAL:
+                self._make_optional(change)
+            case SchemaChangeType.MAKE_REQUIRED:
+                self._make_required(change)
+            case SchemaChangeType.DELETE_COLUMN:
+                self._delete(change)
+            case SchemaChangeType.UPDATE_DOC:
+                self._update_doc(change)
+            case _:
+                assert_never(change.change_type)
+
+    def finish(self) -> EvolvedSchema:
+        nodes = nodes_by_id(self._schema)
+        still_required = [
+            column
+            for column in self.evolved.made_required
+            if column.field_id in nodes and nodes[column.field_id].field.required
+        ]
+        return EvolvedSchema(self._schema, still_required)
+
+    def _add(self, change: SchemaChange) -> None:
+        if not all(change.path):
+            raise SchemaEvolutionError(
+                f"'{change.column_name}' cannot name a column of '{self._table}': a part of it is empty.",
+                table=self._table,
+                column=change.column_name,
+            )
+        # The whole name is looked up first: a column that is there may hold a dot of its own.
+        self._check_name(change, change.column_name, field_id=None)
+        added = NestedField(
+            field_id=self._next_id(),
+            name=change.path[-1],
+            field_type=cast("IcebergType", assign_fresh_schema_ids(_new_type(change), self._next_id)),
+            required=False,
+            doc=change.new_doc or None,
+        )
+        if len(change.path) == 1:
+            self.evolved.schema = with_fields(self._schema, StructType(*self._schema.fields, added))
+            return
+        parent, struct = self._struct_to_add_to(change, ".".join(change.path[:-1]))
+        self._check_name(change, f"{self._schema.find_column_name(parent.field_id)}.{added.name}", field_id=None)
+        self._edit(parent, field_type=StructType(*struct.fields, added))
+
+    def _rename(self, change: SchemaChange) -> None:
+        node, new_name = self._column(change), change.new_name or ""
+        if "." in new_name:
+            raise SchemaEvolutionError(
+                f"Column '{change.column_name}' of '{self._table}' cannot be named '{new_name}': a dot would make it "
+                "look like part of a struct. Give the last part of the name only.",
+                table=self._table,
+                column=change.column_name,
+            )
+        parent = "" if node.parent_id is None else f"{self._schema.find_column_name(node.parent_id)}."
+        self._check_name(change, f"{parent}{new_name}", field_id=node.field.field_id)
+        self._edit(node.field, name=new_name)
+
+    def _widen(self, change: SchemaChange) -> None:
+        node, new_type = self._node(change), _new_type(change)
+        old_type = node.field.field_type
+        if new_type == old_type:
+            return
+        if not widens(old_type, new_type):
+            raise self._incompatible(
+                change,
+                f"it is {old_type}, which cannot become {new_type}; int widens to long, float to double, "
+                "a decimal to more digits of the same scale",
+            )
+        self._edit(node.field, field_type=new_type)
+
+    def _make_optional(self, change: SchemaChange) -> None:
+        node = self._node(change)
+        if self._held_by(node.field, self._schema.identifier_field_ids):
+            raise self._incompatible(change, "the table's rows are identified by it, so it must stay required")
+        self._edit(node.field, required=False)
+
+    def _make_required(self, change: SchemaChange) -> None:
+        node = self._node(change)
+        if not node.field.required:
+            self.evolved.made_required.append(
+                RequiredColumn(change.column_name, node.field.field_id, schema=self._schema)
+            )
+            self._edit(node.field, required=True)
+
+    def _delete(self, change: SchemaChange) -> None:
+        node = self._column(change)
+        if use := next(self._uses(node.field), None):
+            raise self._incompatible(change, use)
+        siblings = [other for other in nodes_by_id(self._schema).values() if other.parent_id == node.parent_id]
+        if len(siblings) == 1:
+            raise self._incompatible(change, "it is the last one there; a table or struct needs a column")
+        self.evolved.schema = edit_field(self._schema, node.field.field_id, lambda _: None)
+
+    def _update_doc(self, change: SchemaChange) -> None:
+        self._edit(self._column(change).field, doc=change.new_doc or None)
+
+    def _uses(self, column: NestedField) -> Iterator[str]:
+        """Why a column cannot go: who is built on it, or on a part of it."""
+        if self._held_by(column, self._schema.identifier_field_ids):
+            yield "the table's rows are identified by it"
+        for spec in self._metadata.partition_specs:
+            for partition in spec.fields:
+                if self._held_by(column, [partition.source_id]):
+                    # Files of earlier specs are read by those specs, so these count too.
+                    yield f"partition field '{partition.name}' comes from it, in files of spec {spec.spec_id}"
+        if self._held_by(column, [order.source_id for order in self._metadata.sort_order().fields]):
+            yield "the table is sorted by it"
+
+    def _held_by(self, column: NestedField, field_ids: list[int]) -> bool:
+        """Whether one of the fields is this column or a part of it."""
+        nodes = nodes_by_id(self._schema)
+        return any(
+            field_id in nodes and column.field_id in (field_id, *nodes[field_id].ancestors) for field_id in field_ids
+        )
+
+    def _node(self, change: SchemaChange) -> SchemaNode:
+        """The field that a change is about; keys of maps, and what is inside them, never change."""
+        nodes = nodes_by_id(self._schema)
+        try:
+            node = nodes[self._schema.find_field(change.column_name).field_id]
+        except ValueError:
+            raise SchemaEvolutionError(
+                f"Table '{self._table}' has no column '{change.column_name}'. "
+                f"It has: {', '.join(self._schema.column_names)}.",
+                table=self._table,
+                column=change.column_name,
+            ) from None
+        if any(nodes[around].kind == "key" for around in (*node.ancestors, node.field.field_id)):
+            raise self._incompatible(change, "it is part of a map's key, and keys cannot change")
+        return node
+
+    def _column(self, change: SchemaChange) -> SchemaNode:
+        """The field that a change is about, when it must have a name of its own."""
+        node = self._node(change)
+        if node.kind != "column":
+            raise self._incompatible(
+                change, f"it is the {node.kind} of a list or map, which has neither name nor doc; change what holds it"
+            )
+        return node
+
+    def _struct_to_add_to(self, change: SchemaChange, parent_name: str) -> tuple[NestedField, StructType]:
+        parent = self._node(change.model_copy(update={"column_name": parent_name})).field
+        match parent.field_type:
+            case ListType():
+                parent = parent.field_type.element_field
+            case MapType():
+                parent = parent.field_type.value_field
+        if not isinstance(parent.field_type, StructType):
+            raise self._incompatible(change, f"'{parent_name}' is {parent.field_type}, and only a struct has fields")
+        return parent, parent.field_type
+
+    def _check_name(self, change: SchemaChange, full_name: str, *, field_id: int | None) -> None:
+        """Refuse a name that another column, or a partition field made from another column, has."""
+        for taken_id in self._schema.field_ids:
+            taken = self._schema.find_column_name(taken_id) or ""
+            if taken_id == field_id or taken.lower() != full_name.lower():
+                continue
+            fact = "has it already" if taken == full_name else f"has '{taken}', which differs only in case"
+            raise SchemaEvolutionError(
+                f"Column '{full_name}' cannot be in '{self._table}': the table {fact}. Choose another name.",
+                table=self._table,
+                column=change.column_name,
+            )
+        for partition in (one for spec in self._metadata.partition_specs for one in spec.fields):
+            own = partition.source_id == field_id and isinstance(partition.transform, IdentityTransform | VoidTransform)
+            if partition.name == full_name and not own:
+                raise self._incompatible(change, f"a partition field is named '{full_name}'; choose another name")
+
+    def _edit(self, column: NestedField, **changes: object) -> None:
+        self.evolved.schema = edit_field(
+            self._schema, column.field_id, lambda found: found.model_copy(update=dict(changes))
+        )
+
+    def _next_id(self) -> int:
+        self._last_column_id += 1
+        return self._last_column_id
+
+    def _incompatible(self, change: SchemaChange, reason: str) -> IncompatibleSchemaChangeError:
+        return IncompatibleSchemaChangeError(self._table, column=change.column_name, reason=reason)
+
+
+def _new_type(change: SchemaChange) -> IcebergType:
+    if (new_type := change.to_pyiceberg_type()) is None:
+        raise AssertionError(f"the model demands a type for {change.change_type}")
+    return new_type
+
+
+def widens(old: IcebergType, new: IcebergType) -> bool:
+    """Whether every value of the one type is a value of the other, and Iceberg reads it as such."""
+    match old, new:
+        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+            return True
+        case DecimalType(), DecimalType():
+            return bool(old.scale == new.scale and old.precision < new.precision)
+        case _:
+            return False
+
+
+def refuse_nulls(table: Table, metadata: TableMetadata, column: RequiredColumn) -> None:
+    """Look for a row of any branch that holds NULL in a column that shall be required.
+
+    Column statistics decide where they can; only files that they leave open are read.
+
+    Raises:
+        IncompatibleSchemaChangeError: There is one.
+    """
+    for task in _files_of_branches(table, metadata):
+        nulls = (task.file.null_value_counts or {}).get(column.field_id)
+        if nulls == 0:
+            continue
+        # Statistics count rows that delete files take away, and fields of structs that are NULL as a whole.
+        is_certain = nulls is not None and not task.delete_files and column.field_id in _top_level_ids(column.schema)
+        if is_certain or _file_holds_null(table, metadata, task, column):
+            raise IncompatibleSchemaChangeError(
+                table_name(table),
+                column=column.name,
+                reason="it cannot be required while rows hold NULL in it, or were written before it was added; "
+                "fill it first",
+            )
+
+
+def _files_of_branches(table: Table, metadata: TableMetadata) -> Iterator[FileScanTask]:
+    seen: set[tuple[str, frozenset[str]]] = set()
+    for ref in metadata.refs.values():
+        if ref.snapshot_ref_type is not SnapshotRefType.BRANCH:
+            continue
+        scan = DataScan(table_metadata=metadata, io=table.io, snapshot_id=ref.snapshot_id)
+        for task in scan.plan_files():
+            version = (task.file.file_path, frozenset(file.file_path for file in task.delete_files))
+            if version not in seen:
+                seen.add(version)
+                yield task
+
+
+def _top_level_ids(schema: Schema) -> set[int]:
+    return {field.field_id for field in schema.fields}
+
+
+def _file_holds_null(table: Table, metadata: TableMetadata, task: FileScanTask, column: RequiredColumn) -> bool:
+    ids = (*nodes_by_id(column.schema)[column.field_id].ancestors, column.field_id)
+    top = column.schema.find_field(ids[0])
+    scan = FileReader(table_metadata=metadata, io=table.io, projected_schema=Schema(top), row_filter=AlwaysTrue())
+    return any(_holds_null(batch.column(0), top.field_type, ids[1:]) for batch in scan.stream([task]))
+
+
+def _holds_null(values: pa.Array, field_type: IcebergType, ids: Sequence[int]) -> bool:
+    """Whether the field at the end of a path of ids is NULL anywhere that all around it is not."""
+    if not ids:
+        return bool(values.null_count)
+    present = values.drop_null()
+    match field_type:
+        case StructType():
+            position = next(at for at, field in enumerate(field_type.fields) if field.field_id == ids[0])
+            return _holds_null(present.field(position), field_type.fields[position].field_type, ids[1:])
+        case MapType():
+            # Keys are never NULL and never change, so the path can only go through the value.
+            first, last = present.offsets[0].as_py(), present.offsets[-1].as_py()
+            return _holds_null(present.items.slice(first, last - first), field_type.value_type, ids[1:])
+        case ListType():
+            return _holds_null(present.flatten(), field_type.element_type, ids[1:])
+        case _:
+            raise AssertionError(f"{field_type} holds no other field")
+
+
+_TOP_LEVEL = -1
+
+
+def stage_schema_evolution(transaction: TableTransaction, table: str, evolution: SchemaEvolution) -> None:
+    """Stage the schema that the changes lead to; nothing if the table has it already.
+
+    Raises:
+        SchemaEvolutionError: The changes cannot be made, for the reason it gives.
+    """
+    metadata = transaction.table_metadata
+    evolved = evolve(table, metadata, evolution)
+    if evolved.schema == metadata.schema():
+        return
+    for column in evolved.made_required:
+        refuse_nulls(transaction.table, metadata, column)
+    requirements: list[TableRequirement] = [
+        AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
+        AssertLastAssignedFieldId(last_assigned_field_id=metadata.last_column_id),
+    ]
+    if evolved.made_required:
+        requirements += _same_rows(transaction)
+    transaction.stage(
+        [*_set_schema(metadata, evolved.schema), *_set_name_mapping(metadata, evolved.schema)], requirements
+    )
+
+
+def _set_schema(metadata: TableMetadata, schema: Schema) -> list[TableUpdate]:
+    known = next((earlier.schema_id for earlier in metadata.schemas if earlier == schema), None)
+    if known is not None:
+        return [SetCurrentSchemaUpdate(schema_id=known)]
+    new = Schema(
+        *schema.fields,
+        schema_id=1 + max(earlier.schema_id for earlier in metadata.schemas),
+        identifier_field_ids=schema.identifier_field_ids,
+    )
+    return [AddSchemaUpdate.model_validate({"schema": new}), SetCurrentSchemaUpdate(schema_id=-1)]
+
+
+def _same_rows(transaction: TableTransaction) -> list[TableRequirement]:
+    """Requirements that nobody wrote a row since NULLs were looked for."""
+    metadata = transaction.table_metadata
+    no_main = [] if MAIN_BRANCH in metadata.refs else [AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None)]
+    return [*no_main, *ref_assertions(metadata), *history_assertions(transaction, snapshot_ids=(), all_refs=True)]
+
+
+def _set_name_mapping(metadata: TableMetadata, schema: Schema) -> list[TableUpdate]:
+    """Keep the table's name mapping, if it has one, in step: files without field ids are read by it."""
+    mapping = metadata.name_mapping()
+    if mapping is None:
+        return []
+    before, after = nodes_by_id(metadata.schema()), nodes_by_id(schema)
+    renamed = {
+        field_id: node.field
+        for field_id, node in after.items()
+        if field_id in before and before[field_id].field.name != node.field.name
+    }
+    added: dict[int, list[NestedField]] = {}
+    for field_id, node in after.items():
+        if field_id not in before and (node.parent_id is None or node.parent_id in before):
+            added.setdefault(_TOP_LEVEL if node.parent_id is None else node.parent_id, []).append(node.field)
+    updated = update_mapping(mapping, renamed, added)
+    return [SetPropertiesUpdate(updates={TableProperties.DEFAULT_NAME_MAPPING: updated.model_dump_json()})]

@@ -1,0 +1,183 @@
+"""Files in storage, through the filesystem below a table's FileIO: listed, moved, deleted.
+
+A FileIO opens, writes and deletes single files; what lies in a folder it cannot say. The
+filesystem below it can, with the same credentials and settings.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlparse
+
+from pyarrow.fs import FileSelector, FileType
+from pyiceberg.io import FileIO
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from floe_dagster_iceberg.errors import EngineCapabilityError
+
+# Object stores answer a request in tens of milliseconds, and take many at a time.
+PARALLEL_REQUESTS: Final = 8
+
+
+# Different words for the same place; Spark and PyIceberg do not use the same.
+_SCHEMES: Final = {"": "file", "s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasbs": "wasb"}
+
+
+_MODIFIED_KEYS: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file as a listing shows it.
+
+    Attributes:
+        location: Where it is, spelled like the location that was listed.
+        size_bytes: Its size.
+        modified_at: When it was written; None where the storage does not say.
+    """
+
+    location: str
+    size_bytes: int
+    modified_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A location taken apart, so that two spellings of one place are equal."""
+
+    scheme: str
+    authority: str
+    path: str
+
+    @classmethod
+    def of(cls, location: str) -> "Place":
+        """Take a location apart; a bare path is a local file."""
+        scheme, colon, rest = location.partition(":")
+        if not colon or "/" in scheme:
+            scheme, rest = "file", location
+        scheme = _SCHEMES.get(scheme, scheme)
+        # Hadoop writes file:/path, PyIceberg file:///path.
+        authority, _, path = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", "", rest)
+        if scheme == "file":
+            authority, path = authority.removeprefix("localhost"), path.lstrip("/")
+        return cls(scheme, authority, "/" + path.rstrip("/"))
+
+    def contains(self, other: "Place") -> bool:
+        """Whether the other place is this one, or lies below it."""
+        if (self.scheme, self.authority) != (other.scheme, other.authority):
+            return False
+        return other.path == self.path or other.path.startswith(self.path.rstrip("/") + "/")
+
+
+def list_files(io: FileIO, location: str) -> list[StoredFile]:
+    """All files below a location, in no order; none when there is no such folder.
+
+    Raises:
+        EngineCapabilityError: The FileIO is of a kind that lists nothing.
+    """
+    root = location.rstrip("/")
+    match io:
+        case PyArrowFileIO():
+            scheme, authority, path = io.parse_location(root, io.properties)
+            filesystem = io.fs_by_scheme(scheme, authority)
+            found = filesystem.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
+            return [
+                StoredFile(f"{root}/{info.path[len(path) :].lstrip('/')}", info.size, info.mtime)
+                for info in found
+                if info.type == FileType.File
+            ]
+        case FsspecFileIO():
+            filesystem, path = _fsspec(io, root)
+            listed: Mapping[str, Mapping[str, Any]] = filesystem.find(path, detail=True)
+            return [
+                StoredFile(f"{root}/{name[len(path) :].lstrip('/')}", int(info["size"] or 0), _modified_at(info))
+                for name, info in listed.items()
+            ]
+        case _:
+            raise EngineCapabilityError(
+                f"Files cannot be listed through {type(io).__name__}. Use PyArrowFileIO or FsspecFileIO "
+                "(catalog property py-io-impl).",
+                engine="pyiceberg",
+            )
+
+
+def move_file(io: FileIO, source: str, target: str) -> None:
+    """Move a file inside one storage; its bytes stay as they are.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        EngineCapabilityError: The FileIO is of a kind that moves nothing.
+    """
+    match io:
+        case PyArrowFileIO():
+            scheme, authority, path = io.parse_location(source, io.properties)
+            target_path = io.parse_location(target, io.properties)[2]
+            filesystem = io.fs_by_scheme(scheme, authority)
+            filesystem.create_dir(target_path.rpartition("/")[0], recursive=True)
+            filesystem.move(path, target_path)
+        case FsspecFileIO():
+            filesystem, path = _fsspec(io, source)
+            _, target_path = _fsspec(io, target)
+            filesystem.makedirs(target_path.rpartition("/")[0], exist_ok=True)
+            filesystem.mv(path, target_path)
+        case _:
+            raise EngineCapabilityError(
+                f"Files cannot be moved through {type(io).__name__}. Use PyArrowFileIO or FsspecFileIO "
+                "(catalog property py-io-impl).",
+                engine="pyiceberg",
+            )
+
+
+def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:
+    """Delete files, as many as can be; returns those that could not."""
+    left: list[str] = []
+    for location in locations:
+        try:
+            io.delete(location)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            left.append(location)
+    return left
+
+
+def delete_many(io: FileIO, locations: Sequence[str]) -> list[str]:
+    """Delete files, as many as can be; returns those that could not."""
+
+    def delete(location: str) -> list[str]:
+        left = delete_files(io, [location])
+        if Place.of(location).scheme == "file":
+            # Hadoop keeps a checksum beside each local file that it writes, which are not worth reporting.
+            folder, _, name = location.rpartition("/")
+            delete_files(io, [f"{folder}/.{name}.crc"])
+        return left
+
+    return [left for each in in_parallel(delete, locations) for left in each]
+
+
+def in_parallel(work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+    """Do something for each item, several at a time; answers in the order of the items."""
+    with ThreadPoolExecutor(max_workers=PARALLEL_REQUESTS) as threads:
+        yield from threads.map(work, items)
+
+
+def _fsspec(io: FsspecFileIO, location: str) -> tuple[Any, str]:
+    uri = urlparse(location)
+    filesystem = io.get_fs(uri.scheme or "file", uri.hostname if uri.scheme.startswith(("abfs", "wasb")) else None)
+    return filesystem, str(filesystem._strip_protocol(location))  # noqa: SLF001 - fsspec's own way, used by its plugins
+
+
+def _modified_at(info: Mapping[str, Any]) -> datetime | None:
+    said = next((info[key] for key in _MODIFIED_KEYS if info.get(key) is not None), None)
+    match said:
+        case datetime():
+            return said if said.tzinfo is not None else said.replace(tzinfo=UTC)
+        case int() | float():
+            return datetime.fromtimestamp(said, tz=UTC)
+        case str():
+            return datetime.fromisoformat(said)
+        case _:
+            return None

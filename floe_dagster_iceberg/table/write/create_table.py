@@ -1,0 +1,85 @@
+"""Namespaces that have to be there before something can be put into them."""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+
+from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
+from floe_dagster_iceberg._pyiceberg.transaction import CreateTransaction
+from floe_dagster_iceberg.table.commit.refs import fork_branch
+from floe_dagster_iceberg.table.schema.convert import to_iceberg_schema, to_iceberg_spec
+from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
+from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
+from floe_dagster_iceberg.table.write.write import PreparedFiles, TableWrite
+
+Levels = tuple[str, ...]
+
+
+def ensure_namespace(catalog: Catalog, levels: Levels, properties: Mapping[str, str] | None = None) -> None:
+    """Create a namespace and those above it, as far as they are missing.
+
+    It looks before it creates: who may use a namespace need not be allowed to create one. And it looks after a
+    creation that failed: the answer may be what was lost, and some servers answer a race for it with an error of
+    their own.
+    """
+    if catalog.namespace_exists(levels):
+        return
+    ensure_parent(catalog, levels)
+    try:
+        catalog.create_namespace_if_not_exists(levels, dict(properties or {}))
+    except Exception:
+        if not _is_seen(catalog, levels):
+            raise
+
+
+def ensure_parent(catalog: Catalog, levels: Levels) -> None:
+    """Create what is missing above a namespace; Polaris, for one, creates nothing below a gap."""
+    if parent := levels[:-1]:
+        ensure_namespace(catalog, parent)
+
+
+def _is_seen(catalog: Catalog, levels: Levels) -> bool:
+    """Whether a namespace is known to exist; what prevents a look is not what went wrong first."""
+    try:
+        return bool(catalog.namespace_exists(levels))
+    except Exception:  # noqa: BLE001 - whatever it is
+        return False
+
+
+def open_new_table(catalog: Catalog, rows: pa.Schema, write: TableWrite) -> CreateTransaction:
+    """Stage a table with the rows' columns and the write's layout and properties."""
+    schema = to_iceberg_schema(write.table, rows)
+    layout = write.layout() if callable(write.layout) else write.layout
+    spec = layout.to_pyiceberg_spec(schema) if isinstance(layout, PartitionLayout) else layout
+    return CreateTransaction.open(
+        catalog,
+        write.table.as_tuple,
+        schema,
+        to_iceberg_spec(write.table, schema, spec),
+        {**write.default_properties, **write.properties},
+    )
+
+
+def stage_first_snapshot(
+    transaction: CreateTransaction,
+    *,
+    write: TableWrite,
+    snapshot_id: int,
+    prepared: PreparedFiles,
+    files: UncommittedFiles,
+) -> None:
+    """Stage the snapshot that a table begins with, of files that are written already."""
+    files.next_attempt()
+    changes = FileChanges(added=prepared.writer.finish())
+    fork_branch(transaction, write.branch, None)
+    SnapshotProducer(
+        transaction,
+        changes,
+        operation=changes.operation,
+        snapshot_id=snapshot_id,
+        snapshot_properties=write.summary_properties,
+        branch=write.branch,
+    ).commit()
+    files.send()

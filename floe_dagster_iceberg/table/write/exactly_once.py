@@ -1,0 +1,149 @@
+"""How a write that was done already is recognised."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+from floe_dagster_iceberg._pyiceberg.transaction import CreateTransaction, history_of, summary_property
+from floe_dagster_iceberg.errors import NoSuchTableError, ValidationError
+from floe_dagster_iceberg.models import SnapshotInfo, WriteMode, snapshot_properties
+from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.table.arrow_input import ArrowRows
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, NewTable, commit, load_table_or_none, snapshot_id_for
+from floe_dagster_iceberg.table.write.create_table import ensure_namespace, open_new_table, stage_first_snapshot
+from floe_dagster_iceberg.table.write.row_scope import PartitionCheck
+from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
+from floe_dagster_iceberg.table.write.upsert import check_keys
+from floe_dagster_iceberg.table.write.write import (
+    PreparedFiles,
+    TableWrite,
+    TableWriteResult,
+    committed_snapshot,
+    write_rows,
+)
+
+
+def find_committed_write(metadata: TableMetadata, branch: str, key: str | None) -> Snapshot | None:
+    """The snapshot in a branch's history that was made under a key.
+
+    Only the history counts: work that was rolled back is not done.
+    """
+    if key is None:
+        return None
+    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
+    head = None if ref is None else metadata.snapshot_by_id(ref.snapshot_id)
+    for snapshot in history_of(metadata, head):
+        if summary_property(snapshot, snapshot_properties.IDEMPOTENCY_KEY) == key:
+            return snapshot
+    return None
+
+
+def write_once(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
+    """Put rows into their table in one commit.
+
+    A failure leaves no table, no column, no snapshot and no file. Doing the same write again
+    finds the first one and writes nothing.
+
+    Raises:
+        NoSuchTableError: The table is missing and may not be created.
+        SchemaEvolutionError: The rows do not fit the table and may not change it.
+        RowsOutsidePartitionError: Rows lie outside the partitions, and that is an error.
+        CommitConflictError: Other writers won, or changed the rows being replaced.
+        CommitOutcomeUnknownError: The catalog went away in the middle.
+    """
+    if write.mode is WriteMode.UPSERT:
+        # Keys are compared with each other and with the table, so the rows are needed more than once.
+        rows = ArrowRows(rows.to_table())
+    table = load_table_or_none(catalog, write.table)
+    if write.sort_by:
+        write = replace(write, sort_by=sort_columns(rows.columns, write, table))
+    if table is not None:
+        return _into_existing(table, rows, write, budget)
+    if not write.create:
+        raise NoSuchTableError(write.table)
+    return _create(catalog, rows, write, budget)
+
+
+def sort_columns(rows: pa.Schema, write: TableWrite, table: Table | None) -> Sequence[str]:
+    """The columns to sort by that the rows have with a type; the others are NULL in every row."""
+    known = {*rows.names, *(table.schema().column_names if table is not None else ())}
+    if unknown := [column for column in write.sort_by if column not in known]:
+        raise ValidationError(
+            f"Column '{unknown[0]}' to sort '{write.table}' by is not there. The rows have: {', '.join(rows.names)}.",
+            table=write.table,
+        )
+    typed = {column.name for column in rows if not pa.types.is_null(column.type)}
+    return [column for column in write.sort_by if column in typed]
+
+
+def already_written(table: Table, write: TableWrite) -> TableWriteResult | None:
+    """The result of a write that an earlier attempt did; None when it is still to be done."""
+    earlier = find_committed_write(table.metadata, write.branch, write.idempotency_key)
+    if earlier is None:
+        return None
+    return TableWriteResult(table, SnapshotInfo.from_pyiceberg_snapshot(earlier), attempts=0, deduplicated=True)
+
+
+def _into_existing(
+    table: Table, rows: ArrowRows, write: TableWrite, budget: CommitBudget, *, prepared: PreparedFiles | None = None
+) -> TableWriteResult:
+    return already_written(table, write) or write_rows(table, rows, write, budget, prepared=prepared)
+
+
+def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
+    """Create the table with its first rows, or write into the one that another process created meanwhile."""
+    name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, None)
+    with translated(catalog.name, table=name):
+        ensure_namespace(catalog, write.table.namespace_parts)
+        open_transaction = partial(open_new_table, catalog, rows.data_schema, write)
+        staged = open_transaction()
+        with UncommittedFiles(name, staged.table.io) as files, translated(catalog.name, table=name):
+            prepared = _prepare(staged, rows, write, files)
+            first = partial(stage_first_snapshot, write=write, snapshot_id=snapshot_id, prepared=prepared, files=files)
+            committed = commit(
+                NewTable(catalog, write.table, open_transaction),
+                first,
+                budget=budget,
+                snapshot_id=snapshot_id,
+                on_lost_response=files.response_lost,
+            )
+            if committed.committed_by_this_process:
+                return TableWriteResult(
+                    committed.table,
+                    committed_snapshot(committed, snapshot_id),
+                    rows=prepared.writer.rows,
+                    attempts=committed.attempts,
+                    rows_outside=prepared.check.rows_outside,
+                    rows_dropped=prepared.check.rows_dropped,
+                    created=True,
+                )
+            if not rows.replayable:
+                result = _into_existing(committed.table, rows, write, budget, prepared=prepared)
+                if result.deduplicated:
+                    files.discard()
+                return result
+            files.discard()
+    return _into_existing(committed.table, rows, write, budget)
+
+
+def _prepare(
+    transaction: CreateTransaction, rows: ArrowRows, write: TableWrite, files: UncommittedFiles
+) -> PreparedFiles:
+    metadata, name = transaction.table_metadata, str(write.table)
+    check = PartitionCheck(write.scope, name, metadata.schema())
+    rows = rows.sorted_by(write.sort_by)
+    if write.mode is WriteMode.UPSERT:
+        check_keys(name, metadata.schema(), rows.to_table(check.filter), write.keys)
+        check = PartitionCheck(write.scope, name, metadata.schema())
+    writer = files.open_writer(metadata, sort_by=write.sort_by)
+    writer.write(rows, check.filter)
+    check.finish()
+    writer.finish()
+    return PreparedFiles(metadata, writer, check)

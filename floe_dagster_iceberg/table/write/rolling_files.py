@@ -1,0 +1,240 @@
+"""Which columns of a file get a dictionary: those whose values come again.
+
+Parquet replaces values by numbers of a list, unless told otherwise. For ids, amounts and texts that hardly repeat
+that list is as long as the column, and making it takes longer than writing the values: such a file is larger with
+dictionaries than without, and takes half as long again to write.
+"""
+
+import itertools
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Final
+
+import pyarrow as pa
+from pyiceberg.io import FileIO, OutputFile
+from pyiceberg.io.pyarrow import ParquetFormatWriter
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+
+from floe_dagster_iceberg._pyiceberg.parquet import (
+    bytes_written,
+    close_quietly,
+    leave_without_dictionary,
+    open_parquet_writer,
+)
+from floe_dagster_iceberg.errors import SchemaEvolutionError
+from floe_dagster_iceberg.table.write.partitioner import Partition
+
+# With fewer rows there is nothing to win.
+FEWEST_ROWS: Final = 20_000
+
+
+# Twice as many values as a dictionary can hold: Parquet gives it up at 2 MB.
+MOST_VALUES: Final = 2**20
+
+
+# Neighbours, because equal values often stand together, and from all over, because they do not always.
+_BLOCKS: Final = 16
+
+
+_BLOCK_ROWS: Final = 128
+
+
+def unrepeated_columns(rows: pa.Table) -> set[str]:
+    """Columns of plain types whose values, judged by a sample, come less than twice each."""
+    if rows.num_rows < FEWEST_ROWS:
+        return set()
+    step = (rows.num_rows - _BLOCK_ROWS) // (_BLOCKS - 1)
+    sample = pa.concat_tables([rows.slice(number * step, _BLOCK_ROWS) for number in range(_BLOCKS)])
+    return {
+        field.name
+        for field in sample.schema
+        if _has_plain_values(field.type) and _hardly_repeats(sample.column(field.name), rows.num_rows)
+    }
+
+
+def _has_plain_values(kind: pa.DataType) -> bool:
+    # Booleans have no dictionary in the first place.
+    return not (pa.types.is_nested(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind))
+
+
+def _hardly_repeats(sample: pa.ChunkedArray, rows: int) -> bool:
+    """Whether at least half of the values of all rows are different.
+
+    Of n values drawn from d different ones about n² / 2d have been drawn before.
+    """
+    if isinstance(sample.type, pa.BaseExtensionType):
+        sample = sample.cast(sample.type.storage_type)
+    values = len(sample) - sample.null_count
+    repeated = values - len(sample.drop_null().unique())
+    # Rows without a value count for nothing.
+    return bool(values) and bool(repeated * min(rows, MOST_VALUES) <= values * len(sample))
+
+
+# A row group waits in memory for each.
+MOST_THREADS: Final = 4
+
+
+class DataFileFactory:
+    """The data files of one write.
+
+    Attributes:
+        by_location: Each of them, in the order they were begun; None is a file that is not whole.
+    """
+
+    def __init__(self, metadata: TableMetadata, schema: Schema, io: FileIO, target_bytes: int) -> None:
+        self.target_bytes = target_bytes
+        self._metadata, self._schema, self._io = metadata, schema, io
+        self._locations = load_location_provider(metadata.location, metadata.properties)
+        self._write_id, self._counter = uuid.uuid4(), itertools.count()
+        self.by_location: dict[str, DataFile | None] = {}
+
+    def start(self, partition: Partition | None, first_rows: pa.Table) -> tuple[OutputFile, ParquetFormatWriter]:
+        """Begin a file; the first rows decide how its columns are encoded."""
+        name = f"{next(self._counter):05d}-0-{self._write_id}.parquet"
+        location = self._locations.new_data_location(name, partition)
+        self.by_location[location] = None
+        output = self._io.new_output(location)
+        writer = open_parquet_writer(output, self._schema, self._metadata.properties)
+        leave_without_dictionary(writer, unrepeated_columns(first_rows))
+        return output, writer
+
+    def finish(self, output: OutputFile, writer: ParquetFormatWriter, partition: Partition | None) -> None:
+        """Close a file; from now on it belongs to the write."""
+        statistics = writer.close()
+        self.by_location[output.location] = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=output.location,
+            file_format=FileFormat.PARQUET,
+            partition=partition.partition if partition is not None else Record(),
+            file_size_in_bytes=len(output),
+            sort_order_id=None,
+            spec_id=self._metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+
+class RollingFileWriter:
+    """Files of one partition, one after the other.
+
+    Attributes:
+        encoding: What a thread is doing for it.
+        last_used: When rows came last, in turns of the writer.
+        filled_a_file: Whether one file reached its target size.
+    """
+
+    def __init__(self, files: DataFileFactory, partition: Partition | None) -> None:
+        self._files, self._partition = files, partition
+        self._file: tuple[OutputFile, ParquetFormatWriter] | None = None
+        self.encoding: Future[None] | None = None
+        self.last_used = 0
+        self.filled_a_file = False
+        self._lock, self._aborted = threading.Lock(), False
+
+    @property
+    def may_have_an_open_file(self) -> bool:
+        """Whether a file is begun, or about to be by a thread."""
+        return self._file is not None or (self.encoding is not None and not self.encoding.done())
+
+    def for_same_partition(self) -> "RollingFileWriter":
+        """Another writer for the same partition."""
+        return RollingFileWriter(self._files, self._partition)
+
+    def write_row_group(self, rows: pa.Table) -> None:
+        """Add a row group, to a new file if need be, which is closed when it is full."""
+        if self._file is None:
+            self._file = self._files.start(self._partition, rows)
+        _, writer = self._file
+        before = bytes_written(writer)
+        try:
+            writer.write(rows)
+        except pa.ArrowInvalid as error:
+            raise inner_null_error(error) from None
+        after = bytes_written(writer)
+        # Half a row group too small is as far from the target as half a row group too large.
+        if after + (after - before) // 2 >= self._files.target_bytes:
+            self.filled_a_file = True
+            self.close()
+
+    def close(self) -> None:
+        """Finish the file that is open, if one is."""
+        if self._file is not None:
+            self._files.finish(*self._file, self._partition)
+            # Not before: until it is closed, aborting has to know it.
+            self._file = None
+
+    def work(self, task: Callable[[], None]) -> None:
+        """Do something for it, in whatever thread, unless it was aborted."""
+        with self._lock:
+            if not self._aborted:
+                task()
+
+    def wait(self) -> None:
+        """Wait for the thread that is at work here; raises what it met."""
+        if self.encoding is not None:
+            # A failure stays, for whoever asks again.
+            self.encoding.result()
+            self.encoding = None
+
+    def abort(self) -> None:
+        """Leave the file as it is, when the thread that is at work here has ended; none begins any more."""
+        with self._lock:
+            self._aborted = True
+            if self._file is not None:
+                close_quietly(self._file[1])
+                self._file = None
+
+
+class EncoderPool:
+    """Threads that encode; none of them starts before there is work, and no work waits in a queue."""
+
+    def __init__(self) -> None:
+        self.count = min(os.cpu_count() or 1, MOST_THREADS)
+        self._pool: ThreadPoolExecutor | None = None
+        self._at_work: set[Future[None]] = set()
+
+    def start(self, writer: RollingFileWriter, work: Callable[[], None]) -> None:
+        """Do something for a writer as soon as a thread is free; waits until one is."""
+        writer.wait()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=self.count, thread_name_prefix="floe-encode")
+        if len(self._at_work) >= self.count:
+            _, self._at_work = wait(self._at_work, return_when=FIRST_COMPLETED)
+        writer.encoding = self._pool.submit(writer.work, work)
+        self._at_work.add(writer.encoding)
+
+    def run_inline(self, writer: RollingFileWriter, work: Callable[[], None]) -> None:
+        """The same in this thread; as with the others, waiting for the writer raises what went wrong."""
+        writer.wait()
+        done: Future[None] = Future()
+        try:
+            writer.work(work)
+        except Exception as error:  # noqa: BLE001 - raised by `wait`
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        writer.encoding = done
+
+    def stop(self) -> None:
+        """Wait for all, and end."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._pool, self._at_work = None, set()
+
+
+def inner_null_error(error: Exception) -> Exception:
+    """What to raise for an error of Arrow's: columns are checked for NULL before, so it is about a field inside one."""
+    if "non-nullable" not in str(error):
+        return error
+    return SchemaEvolutionError(
+        f"A field that is required inside its column holds NULL ({error}). "
+        "Fill it, or make the field optional with evolve_schema()."
+    )

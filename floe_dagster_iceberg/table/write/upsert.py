@@ -1,0 +1,206 @@
+"""Rows matched by key: changed ones replaced, new ones added, equal ones left where they are."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    In,
+    LessThanOrEqual,
+    Reference,
+)
+from pyiceberg.expressions.literals import literal
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models.quantities import counted
+from floe_dagster_iceberg.table.arrow_input import ArrowRows
+from floe_dagster_iceberg.table.filter.row_filter import mask_rows
+from floe_dagster_iceberg.table.write.data_file_writer import DataFileWriter
+from floe_dagster_iceberg.table.write.delete import read_task, tasks_for
+
+_MOST_KEYS_LISTED = 200
+
+
+_HERE, _THERE = "__here", "__there"
+
+
+def check_keys(table: str, schema: Schema, rows: pa.Table, keys: Sequence[str]) -> None:
+    """Refuse keys that cannot identify rows.
+
+    Raises:
+        ValidationError: A key column is missing, holds NULL, or several rows share a key.
+    """
+    for key in keys:
+        if key not in schema.column_names or key not in rows.column_names:
+            where = "table" if key not in schema.column_names else "rows"
+            raise ValidationError(
+                f"Join column '{key}' is not in the {where} (table '{table}'). Name a column that table and rows have; "
+                f"the rows have {', '.join(rows.column_names)}.",
+                table=table,
+            )
+        if pa.types.is_nested(rows.column(key).type):
+            raise ValidationError(
+                f"Join column '{key}' of '{table}' is a {rows.column(key).type}, which cannot be compared. "
+                "Join by columns of single values.",
+                table=table,
+            )
+        if nulls := rows.column(key).null_count:
+            raise null_keys_error(table, key, rows=nulls)
+    distinct = _comparable(rows.select(list(keys))).group_by(list(keys)).aggregate([]).num_rows
+    if distinct < rows.num_rows:
+        raise repeated_keys_error(table, keys, rows=rows.num_rows - distinct)
+
+
+def null_keys_error(table: str, key: str, *, rows: int) -> ValidationError:
+    """What to raise for rows without a key."""
+    return ValidationError(
+        f"{counted(rows, 'row')} for '{table}' {'has' if rows == 1 else 'have'} NULL in join column '{key}' and would "
+        "match nothing. Fill or drop them.",
+        table=table,
+    )
+
+
+def repeated_keys_error(table: str, keys: Sequence[str], *, rows: int) -> ValidationError:
+    """What to raise for rows whose key another row has."""
+    return ValidationError(
+        f"{counted(rows, 'row')} for '{table}' {'repeats' if rows == 1 else 'repeat'} a key of ({', '.join(keys)}). "
+        "Deduplicate the rows: an upsert cannot tell which of them to keep.",
+        table=table,
+    )
+
+
+def plan_upsert(
+    metadata: TableMetadata,
+    io: FileIO,
+    snapshot: Snapshot | None,
+    rows: pa.Table,
+    *,
+    keys: Sequence[str],
+    out: DataFileWriter,
+    within: BooleanExpression | None = None,
+) -> FileChanges:
+    """Plan an upsert on one snapshot; new and changed rows go to `out`, which the caller finishes and adds.
+
+    A row of the table changes when a column that the rows have differs; columns that the rows
+    lack keep their values. Files without a changed row are left alone.
+    """
+    within = within or AlwaysTrue()
+    target = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
+    source = rows.cast(pa.schema([target.field(name) for name in rows.column_names]))
+    may_match = And(within, _key_filter(source, keys)) if source.num_rows else AlwaysFalse()
+    changes = FileChanges.read(metadata, io, snapshot, may_hold=may_match)
+    matched: list[pa.Array] = []
+    if snapshot is not None and source.num_rows:
+        files = [entry.data_file for entry in changes.live_entries()]
+        for task in tasks_for(metadata, io, snapshot, files, may_match):
+            there = read_task(metadata, io, task).cast(target)
+            here, at = _pairs(source, _inside(there, metadata.schema(), within), keys)
+            matched.append(here)
+            differs = _differs(
+                source.take(here), there.take(at), [name for name in rows.column_names if name not in keys]
+            )
+            if pc.any(differs).as_py():
+                changes.remove([task.file])
+                changed_here, changed_at = here.filter(differs), at.filter(differs)
+                out.write(ArrowRows(_without(there, changed_at)))
+                out.write(ArrowRows(_updated(source.take(changed_here), there.take(changed_at))))
+    out.write(ArrowRows(_without(source, pa.concat_arrays(matched)) if matched else source))
+    return changes
+
+
+def _key_filter(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
+    """A filter that every row sharing a key passes; only there to leave files unread."""
+    filters: list[BooleanExpression] = [AlwaysTrue(), AlwaysTrue()]
+    for key in keys:
+        column = rows.column(key)
+        # PyIceberg finds no file by NaN, and compares a UUID with bytes.
+        if (
+            pa.types.is_floating(column.type)
+            or pa.types.is_boolean(column.type)
+            or isinstance(column.type, pa.UuidType)
+        ):
+            continue
+        distinct = column.unique()
+        if len(distinct) <= _MOST_KEYS_LISTED:
+            filters.append(In(term=Reference(key), literals={literal(value) for value in distinct.to_pylist()}))
+        else:
+            bounds = pc.min_max(column).as_py()
+            lowest, highest = literal(bounds["min"]), literal(bounds["max"])
+            filters += [
+                GreaterThanOrEqual(term=Reference(key), value=lowest),
+                LessThanOrEqual(term=Reference(key), value=highest),
+            ]
+    return reduce(And, filters)
+
+
+def _inside(there: pa.Table, schema: Schema, within: BooleanExpression) -> pa.Table:
+    """Rows of a file that the upsert may touch, with their position in the file."""
+    numbered = there.append_column(_THERE, _positions(there))
+    if isinstance(within, AlwaysTrue):
+        return numbered
+    return numbered.filter(mask_rows(there, schema, within))
+
+
+def _pairs(source: pa.Table, there: pa.Table, keys: Sequence[str]) -> tuple[pa.Array, pa.Array]:
+    """Positions, in the source and in the file, of rows with the same key."""
+    left = _comparable(source.select(list(keys))).append_column(_HERE, _positions(source))
+    joined = left.join(_comparable(there.select([*keys, _THERE])), keys=list(keys), join_type="inner")
+    return joined.column(_HERE).combine_chunks(), joined.column(_THERE).combine_chunks()
+
+
+def _differs(source: pa.Table, there: pa.Table, columns: Sequence[str]) -> pa.Array:
+    """For each pair of rows, whether any column differs; NULL equals NULL and NaN equals NaN."""
+    result = pa.repeat(value=False, size=source.num_rows)
+    ours, theirs = _comparable(source.select(columns)), _comparable(there.select(columns))
+    for name in columns:
+        differs = _values_differ(ours.column(name).combine_chunks(), theirs.column(name).combine_chunks())
+        result = pc.or_(result, differs)
+    return result
+
+
+def _values_differ(ours: pa.Array, theirs: pa.Array) -> pa.Array:
+    if pa.types.is_nested(ours.type):
+        pairs = zip(ours.to_pylist(), theirs.to_pylist(), strict=True)
+        return pa.array([mine != other for mine, other in pairs], pa.bool_())
+    either_null = pc.xor(ours.is_null(), theirs.is_null())
+    differs = pc.fill_null(pc.not_equal(ours, theirs), fill_value=False)
+    if pa.types.is_floating(ours.type):
+        both_nan = pc.and_(pc.is_nan(ours), pc.is_nan(theirs))
+        differs = pc.and_not(differs, pc.fill_null(both_nan, fill_value=False))
+    return pc.or_(either_null, differs)
+
+
+def _comparable(rows: pa.Table) -> pa.Table:
+    """The rows with UUIDs as the bytes that they are stored as; Arrow compares no extension types."""
+    fields = [
+        field.with_type(field.type.storage_type) if isinstance(field.type, pa.BaseExtensionType) else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(fields))
+
+
+def _updated(source: pa.Table, there: pa.Table) -> pa.Table:
+    columns = [
+        source.column(name) if name in source.column_names else there.column(name) for name in there.column_names
+    ]
+    return pa.Table.from_arrays(columns, names=there.column_names)
+
+
+def _without(rows: pa.Table, positions: pa.Array) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(_positions(rows), value_set=positions)))
+
+
+def _positions(rows: pa.Table) -> pa.Array:
+    return pa.arange(0, rows.num_rows)

@@ -1,0 +1,293 @@
+"""One write of rows: schema changes, removed rows and new files in one commit, or nothing at all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysFalse, BooleanExpression
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertCurrentSchemaId
+
+from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
+from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
+from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError
+from floe_dagster_iceberg.models import PartitionSpec, SnapshotInfo, TableIdentifier, WriteMode, snapshot_properties
+from floe_dagster_iceberg.models.writing import EvolutionMode
+from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.table.arrow_input import ArrowRows
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, Committed, commit, refresh, snapshot_id_for
+from floe_dagster_iceberg.table.commit.refs import fork_branch, head_of
+from floe_dagster_iceberg.table.names import table_name
+from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
+from floe_dagster_iceberg.table.schema.reconcile import ColumnChange, apply_changes, reconcile
+from floe_dagster_iceberg.table.write.data_file_writer import DataFileWriter
+from floe_dagster_iceberg.table.write.delete import remove_matching_rows
+from floe_dagster_iceberg.table.write.row_scope import PartitionCheck, RowScope
+from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
+from floe_dagster_iceberg.table.write.upsert import check_keys, plan_upsert
+
+Layout = PartitionLayout | PartitionSpec
+
+
+@dataclass(frozen=True)
+class TableWrite:
+    """Where rows go and under which promises; the same for every engine.
+
+    Attributes:
+        table: The table.
+        mode: What happens to the rows that are there already.
+        scope: The rows that an overwrite replaces, or that an upsert may touch.
+        idempotency_key: Names this piece of work; the same key is never written twice. Without one, two writes
+            are never the same.
+        layout: Partitioning of a table that has to be created, or a function that works it out then.
+        keys: Columns that match rows in an upsert.
+        evolution: Schema changes that the rows may bring along.
+        properties: Table properties to set; others stay.
+        default_properties: Table properties of a new table, below `properties`.
+        snapshot_properties: Kept in the summary of the snapshot.
+        branch: Branch to write to.
+        merge_manifests: Whether the commit merges small manifests.
+        sort_by: Columns by which the rows of a file are in order.
+        create: Whether a missing table, and its namespace, is created.
+    """
+
+    table: TableIdentifier
+    mode: WriteMode
+    scope: RowScope = field(default_factory=RowScope)
+    idempotency_key: str | None = None
+    layout: Layout | Callable[[], Layout] = field(default_factory=PartitionLayout)
+    keys: Sequence[str] = ()
+    evolution: EvolutionMode = EvolutionMode.WIDEN
+    properties: Mapping[str, str] = field(default_factory=dict)
+    default_properties: Mapping[str, str] = field(default_factory=dict)
+    snapshot_properties: Mapping[str, str] = field(default_factory=dict)
+    branch: str = MAIN_BRANCH
+    merge_manifests: bool = False
+    sort_by: Sequence[str] = ()
+    create: bool = True
+
+    @property
+    def summary_properties(self) -> dict[str, str]:
+        """The snapshot properties, with the key by which the write is found again."""
+        key = {} if self.idempotency_key is None else {snapshot_properties.IDEMPOTENCY_KEY: self.idempotency_key}
+        return {**self.snapshot_properties, **key}
+
+
+@dataclass(frozen=True)
+class TableWriteResult:
+    """What became of a write.
+
+    Attributes:
+        table: The table as the write left it.
+        snapshot: The snapshot it made, or that an earlier attempt had made.
+        rows: Rows that were handed over and written.
+        attempts: How often the commit was sent.
+        schema_changes: What the rows changed in the schema.
+        rows_outside: Rows that lay outside the scope, written or not.
+        rows_dropped: Those of them that were left out.
+        created: Whether the table is new.
+        deduplicated: Whether another attempt at the same work had made the snapshot, so that nothing was written.
+    """
+
+    table: Table
+    snapshot: SnapshotInfo
+    rows: int | None = None
+    attempts: int = 1
+    schema_changes: tuple[str, ...] = ()
+    rows_outside: int = 0
+    rows_dropped: int = 0
+    created: bool = False
+    deduplicated: bool = False
+
+
+@dataclass(frozen=True)
+class PreparedFiles:
+    """Files that are written already, and the version of the table they were written for."""
+
+    metadata: TableMetadata
+    writer: DataFileWriter
+    check: PartitionCheck
+
+
+class _SchemaMovedError(Exception):
+    """Another writer changed the schema or spec so that files already written do not fit any more."""
+
+
+def write_rows(
+    table: Table, rows: ArrowRows, write: TableWrite, budget: CommitBudget, *, prepared: PreparedFiles | None = None
+) -> TableWriteResult:
+    """Write rows into a table in one commit.
+
+    Args:
+        table: The table as last seen.
+        rows: The rows.
+        write: How they are written.
+        budget: How often to try against other writers.
+        prepared: Files that hold the rows already, from an attempt to create this table.
+
+    Raises:
+        SchemaEvolutionError: The rows do not fit the table and may not change it.
+        RowsOutsidePartitionError: Rows lie outside the scope, and that is an error.
+        CommitConflictError: Other writers won, or changed the rows being replaced.
+        CommitOutcomeUnknownError: The catalog went away in the middle; the files are left and listed.
+        WriteError: Storage refused the files; those written are deleted.
+    """
+    name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, table.metadata)
+    for attempt in range(1, budget.retries + 2):
+        try:
+            with UncommittedFiles(name, table.io) as files, translated(table.catalog.name, table=name):
+                run = _WriteRun(table, name, rows, write, files)
+                return run.commit(budget, snapshot_id, prepared)
+        except _SchemaMovedError:
+            if not rows.replayable or attempt > budget.retries:
+                break
+            prepared = None
+            refresh(table)
+    raise CommitConflictError(
+        name, attempts=attempt, reason="another writer changed the schema or partitioning meanwhile"
+    )
+
+
+class _WriteRun:
+    """One run of a write against the schema that the table has now."""
+
+    def __init__(self, table: Table, name: str, rows: ArrowRows, write: TableWrite, files: UncommittedFiles) -> None:
+        self._table, self._name, self._rows, self._write, self._files = table, name, rows, write, files
+        self._head = head_of(table.metadata, write.branch, name)
+        self._planned_on = self._target = table.metadata
+        self._changes = self._reconcile(table.metadata)
+        if self._changes:
+            planned = TableTransaction(table)
+            apply_changes(name, planned, self._changes)
+            self._target = planned.table_metadata
+        self._check = PartitionCheck(write.scope, name, self._target.schema())
+        self._source: pa.Table | None = None
+
+    def commit(self, budget: CommitBudget, snapshot_id: int, prepared: PreparedFiles | None) -> TableWriteResult:
+        """Write the files, unless they are prepared already, and commit them."""
+        if prepared is not None:
+            self._target, self._writer, self._check = prepared.metadata, prepared.writer, prepared.check
+        elif self._write.mode is WriteMode.UPSERT:
+            self._source = self._rows.sorted_by(self._write.sort_by).to_table(self._check.filter)
+            self._check.finish()
+            check_keys(self._name, self._target.schema(), self._source, self._write.keys)
+        else:
+            self._writer = self._files.open_writer(self._target, sort_by=self._write.sort_by)
+            self._writer.write(self._rows.sorted_by(self._write.sort_by), self._check.filter)
+            self._check.finish()
+            # They are encoded while the commit is being planned.
+            self._writer.begin_finish()
+        committed = commit(
+            self._table,
+            partial(self._stage, snapshot_id),
+            budget=budget,
+            snapshot_id=snapshot_id,
+            on_lost_response=self._files.response_lost,
+        )
+        if not committed.committed_by_this_process:
+            self._files.discard()
+        return TableWriteResult(
+            committed.table,
+            committed_snapshot(committed, snapshot_id),
+            rows=self._writer.rows if self._source is None else self._source.num_rows,
+            attempts=committed.attempts,
+            schema_changes=tuple(map(str, self._changes)),
+            rows_outside=self._check.rows_outside,
+            rows_dropped=self._check.rows_dropped,
+            deduplicated=not committed.committed_by_this_process,
+        )
+
+    def _stage(self, snapshot_id: int, transaction: TableTransaction) -> None:
+        write, head = self._write, self._head
+        self._files.next_attempt()
+        metadata, changes = transaction.table_metadata, self._changes
+        if metadata is not self._planned_on:
+            changes = self._reconcile(metadata)
+            head = head_of(metadata, write.branch, self._name)
+        if changes:
+            apply_changes(self._name, transaction, changes)
+            metadata = transaction.table_metadata
+        else:
+            # A column that becomes required meanwhile must not get the NULLs that it allowed before.
+            transaction.stage([], [AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id)])
+        if metadata is not self._target and not files_fit(self._target, metadata):
+            raise _SchemaMovedError
+        if write.properties:
+            stage_properties(transaction, write.properties)
+        fork_branch(transaction, write.branch, head)
+        where = AlwaysFalse() if write.mode is WriteMode.APPEND else write.scope.expression(metadata.schema())
+        planned = self._plan(metadata, head, where)
+        producer = SnapshotProducer(
+            transaction,
+            planned,
+            operation=planned.operation,
+            snapshot_id=snapshot_id,
+            snapshot_properties=write.summary_properties,
+            branch=write.branch,
+            merge_manifests=write.merge_manifests,
+        )
+        if write.mode is WriteMode.OVERWRITE:
+            base_id = None if self._head is None else self._head.snapshot_id
+            producer.validate_since(base_id, row_filter=where)
+        producer.commit()
+        self._files.send()
+
+    def _plan(self, metadata: TableMetadata, head: Snapshot | None, where: BooleanExpression) -> FileChanges:
+        io, sort_by = self._table.io, self._write.sort_by
+        open_writer = partial(self._files.open_attempt_writer, metadata, sort_by=sort_by)
+        if self._source is not None:
+            out = open_writer()
+            changes = plan_upsert(metadata, io, head, self._source, keys=self._write.keys, out=out, within=where)
+            changes.added = out.finish()
+        else:
+            changes = remove_matching_rows(metadata, io, head, where, open_writer)
+            changes.added = [*self._writer.finish(), *changes.added]
+        return changes
+
+    def _reconcile(self, metadata: TableMetadata) -> list[ColumnChange]:
+        rows = self._rows
+        return reconcile(
+            self._name, metadata.schema(), rows.columns, null_counts=rows.null_counts(), mode=self._write.evolution
+        )
+
+
+def committed_snapshot(committed: Committed, snapshot_id: int) -> SnapshotInfo:
+    """The snapshot that a commit made.
+
+    Raises:
+        CommitOutcomeUnknownError: The table does not have it.
+    """
+    snapshot = committed.table.metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        name = table_name(committed.table)
+        raise CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason="it is not in the response")
+    return SnapshotInfo.from_pyiceberg_snapshot(snapshot)
+
+
+def stage_properties(transaction: TableTransaction, properties: Mapping[str, str]) -> None:
+    """Stage table properties, those that the table lacks or has with another value."""
+    present, missing = transaction.table_metadata.properties, dict[str, str]()
+    for key, value in properties.items():
+        if present.get(key) != value:
+            missing[key] = value
+    if missing:
+        transaction.set_properties(missing)
+
+
+def files_fit(written_for: TableMetadata, now: TableMetadata) -> bool:
+    """Whether files written for one version of the table are right in another."""
+    if written_for.spec() != now.spec():
+        return False
+    before, after = written_for.schema(), now.schema()
+    return all(
+        field_id in after.field_ids
+        and before.find_column_name(field_id) == after.find_column_name(field_id)
+        and before.find_type(field_id) == after.find_type(field_id)
+        and before.find_field(field_id).required >= after.find_field(field_id).required
+        for field_id in before.field_ids
+    )
