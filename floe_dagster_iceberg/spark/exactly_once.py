@@ -1,6 +1,6 @@
 """A frame of a materialization into its table: created if need be, evolved, written, exactly once.
 
-This is the Spark half of `table/deposit.py`. PyIceberg creates the table and changes its schema,
+This is the Spark half of `table/write.py`. PyIceberg creates the table and changes its schema,
 Spark writes the rows: two commits where Arrow needs one. A first write that fails takes its
 table away again. Rows are checked before they change a table's columns, but if Spark fails for
 another reason after that, the new columns stay, and hold nothing.

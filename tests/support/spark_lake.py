@@ -59,20 +59,20 @@ class SparkLake:
     def frame(self, columns: Mapping[str, Sequence[Any]] | pa.Table, schema: pa.Schema | None = None) -> DataFrame:
         return to_frame(self.session, columns, schema)
 
-    def deposit(
+    def write(
         self,
         frame: DataFrame,
         *,
         rows: PartitionSlice = ALL_ROWS,
         rows_outside: Any = "error",
         mode: WriteMode = WriteMode.OVERWRITE,
-        **deposit: Any,
+        **write: Any,
     ) -> TableWriteResult:
         """Put a frame into a table, as new work unless an idempotency key says otherwise."""
-        deposit = {"table": EVENTS, "idempotency_key": f"work-{next(self._keys)}", **deposit}
+        write = {"table": EVENTS, "idempotency_key": f"work-{next(self._keys)}", **write}
         scope = RowScope(rows, rows_outside=rows_outside)
         budget = CommitBudget.from_config(self.manager.config)
-        return write_frame_once(self.manager.catalog, frame, TableWrite(mode=mode, scope=scope, **deposit), budget)
+        return write_frame_once(self.manager.catalog, frame, TableWrite(mode=mode, scope=scope, **write), budget)
 
     def create(self, schema: pa.Schema, rows: pa.Table | None = None, **table: Any) -> Table:
         """The events table, made by the table manager."""

@@ -23,7 +23,7 @@ def main(folder: str, remote: str | None = None) -> None:
     lake = SparkLake.open(Path(folder), remote=remote)
     if remote:
         _give_up_soon(lake)
-    lake.deposit(slow_rows(lake), mode=WriteMode.APPEND, idempotency_key=KEY)
+    lake.write(slow_rows(lake), mode=WriteMode.APPEND, idempotency_key=KEY)
 
 
 def slow_rows(lake: SparkLake) -> DataFrame:

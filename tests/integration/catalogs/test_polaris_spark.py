@@ -22,7 +22,7 @@ ROWS = pa.table({"id": [1, 2]})
 SLOW = "cast(reflect('java.lang.Thread', 'sleep', {ms}L) is null as int)"
 
 
-def deposit(iceberg: IcebergResource, session: SparkSession, key: str, *, sleep_ms: int = 0) -> TableWriteResult:
+def write(iceberg: IcebergResource, session: SparkSession, key: str, *, sleep_ms: int = 0) -> TableWriteResult:
     frame = to_frame(session, ROWS)
     if sleep_ms:
         frame = frame.selectExpr(f"id + 0 * {SLOW.format(ms=sleep_ms)} AS id")
@@ -41,7 +41,7 @@ def test_spark_writes_with_lent_keys_and_nothing_secret_is_logged(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     iceberg = polaris.resource()
-    deposit(iceberg, spark_resource(iceberg).spark_session, "first")
+    write(iceberg, spark_resource(iceberg).spark_session, "first")
     assert polaris.rows(iceberg.catalog.load_table("sales.orders")) == [(1,), (2,)]
     secrets = [*polaris.storage.lent, polaris.gateway.client_secret]
     assert not [secret for secret in secrets if secret in caplog.text]
@@ -58,9 +58,9 @@ def short_tokens(polaris: PolarisLake) -> Iterator[PolarisLake]:
 def test_spark_renews_its_token_while_a_long_write_runs(short_tokens: PolarisLake) -> None:
     iceberg = short_tokens.resource(catalog_name="renewing_spark")
     session = spark_resource(iceberg).spark_session
-    deposit(iceberg, session, "first")
+    write(iceberg, session, "first")
     issued = short_tokens.gateway.tokens.issued
-    deposit(iceberg, session, "second", sleep_ms=2500)
+    write(iceberg, session, "second", sleep_ms=2500)
     assert short_tokens.gateway.tokens.issued > issued
     assert len(short_tokens.rows(iceberg.catalog.load_table("sales.orders"))) == 4
 
@@ -69,9 +69,9 @@ def test_spark_renews_its_token_while_a_long_write_runs(short_tokens: PolarisLak
 def test_lent_keys_that_expire_are_renewed_by_spark(polaris: PolarisLake) -> None:
     iceberg = polaris.resource(catalog_name="lent_to_spark")
     session = spark_resource(iceberg).spark_session
-    deposit(iceberg, session, "first")
+    write(iceberg, session, "first")
     polaris.storage.lifetime_seconds = 2.0
-    deposit(iceberg, session, "second", sleep_ms=3500)
+    write(iceberg, session, "second", sleep_ms=3500)
     polaris.storage.lifetime_seconds = 3600.0
     assert len(polaris.rows(iceberg.catalog.load_table("sales.orders"))) == 4
 
@@ -81,12 +81,12 @@ def test_lent_keys_that_nobody_renews_fail_the_write_and_the_next_run_gets_new_o
     polaris.gateway.renews = False
     iceberg = polaris.resource(catalog_name="lent_once")
     session = spark_resource(iceberg).spark_session
-    deposit(iceberg, session, "first")
+    write(iceberg, session, "first")
     polaris.storage.lifetime_seconds = 2.0
     with pytest.raises(WriteError, match="denied access"):
-        deposit(iceberg, session, "second", sleep_ms=3500)
+        write(iceberg, session, "second", sleep_ms=3500)
     polaris.storage.lifetime_seconds = 3600.0
-    deposit(iceberg, session, "second")
+    write(iceberg, session, "second")
     assert len(polaris.rows(iceberg.catalog.load_table("sales.orders"))) == 4
 
 
@@ -94,13 +94,13 @@ def test_lent_keys_that_nobody_renews_fail_the_write_and_the_next_run_gets_new_o
 def test_an_endpoint_that_the_server_sets_is_kept_off_by_pyiceberg_and_not_by_spark(polaris: PolarisLake) -> None:
     iceberg = polaris.resource(catalog_name="moved")
     session = spark_resource(iceberg).spark_session
-    deposit(iceberg, session, "first")
+    write(iceberg, session, "first")
     # Where the server knows the store by a name that means nothing here.
     polaris.gateway.table_config = {"s3.endpoint": "http://127.0.0.1:9"}
 
     iceberg.table_manager.append("sales.orders", ROWS)
     with pytest.raises(FloeStorageError) as failure:
-        deposit(iceberg, session, "second")
+        write(iceberg, session, "second")
 
     assert "sales.orders" in str(failure.value)
     assert len(polaris.rows(iceberg.catalog.load_table("sales.orders"))) == 4

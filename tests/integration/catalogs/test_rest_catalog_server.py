@@ -116,7 +116,7 @@ def test_old_snapshots_expire(place: Place) -> None:
     assert sorted(manager.scan(NUMBERS)["n"].to_pylist()) == [0, 1, 2, 3]
 
 
-def deposit(place: Place, key: str, *meanwhile: object) -> TableWriteResult:
+def write(place: Place, key: str, *meanwhile: object) -> TableWriteResult:
     """Append a row as work with a key; `meanwhile` happens right before the commit is sent."""
     catalog = RacingCatalog.of(place.connect())
     catalog.meanwhile = list(meanwhile)  # type: ignore[arg-type]
@@ -128,9 +128,9 @@ def deposit(place: Place, key: str, *meanwhile: object) -> TableWriteResult:
 @pytest.mark.parametrize("existing", [False, True], ids=["new table", "existing table"])
 def test_the_server_keeps_the_ids_we_choose_and_takes_each_once(place: Place, *, existing: bool) -> None:
     if existing:
-        deposit(place, "earlier work")
+        write(place, "earlier work")
 
-    done = deposit(place, "work", lambda: deposit(place, "work"))
+    done = write(place, "work", lambda: write(place, "work"))
 
     table = place.connect().load_table(NUMBERS.as_tuple)
     assert done.deduplicated

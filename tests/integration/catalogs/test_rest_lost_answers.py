@@ -72,8 +72,8 @@ def test_a_first_write_whose_answer_is_lost_makes_its_table_exactly_once(
     polaris: PolarisLake, iceberg: IcebergResource, form: str
 ) -> None:
     def write(number: int) -> None:
-        deposit = deposit_into(f"public.table_{number}", number, form)
-        write_once(iceberg.catalog, ArrowRows(rows(number)), deposit, BUDGET)
+        write = deposit_into(f"public.table_{number}", number, form)
+        write_once(iceberg.catalog, ArrowRows(rows(number)), write, BUDGET)
 
     try_often(polaris.gateway, form, FIRST_TRIALS, write)
 

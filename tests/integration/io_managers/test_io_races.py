@@ -123,7 +123,7 @@ def test_a_stream_that_does_not_fit_the_other_ones_table_is_a_conflict_and_leave
     assert data_files(tmp_path) == 1
 
 
-def deposit(catalog: SqlCatalog, key: str) -> TableWriteResult:
+def write(catalog: SqlCatalog, key: str) -> TableWriteResult:
     """Write the same rows under a key of our choice."""
     wanted = TableWrite(
         table=TableIdentifier(namespace="public", name="numbers"),
@@ -140,24 +140,24 @@ def test_two_processes_that_do_the_same_work_do_it_once(
 ) -> None:
     """As when Dagster takes a worker for dead that is only slow, and starts another."""
     if existing:
-        deposit(theirs, "earlier work")
-    ours.rival = lambda: deposit(theirs, "work")
+        write(theirs, "earlier work")
+    ours.rival = lambda: write(theirs, "work")
 
-    deposited = deposit(ours, "work")
+    result = write(ours, "work")
 
-    assert deposited.deduplicated
+    assert result.deduplicated
     assert ids(theirs) == [1] * (1 + existing)
     assert data_files(tmp_path) == 1 + existing
-    assert deposited.snapshot.snapshot_id == theirs.load_table("public.numbers").metadata.current_snapshot_id
+    assert result.snapshot.snapshot_id == theirs.load_table("public.numbers").metadata.current_snapshot_id
 
 
 def test_work_that_was_rolled_back_is_done_again(ours: OvertakenCatalog) -> None:
     manager = io_manager_of(ours).table_manager
-    first = deposit(ours, "first").snapshot.snapshot_id
-    rolled_back = deposit(ours, "second").snapshot.snapshot_id
+    first = write(ours, "first").snapshot.snapshot_id
+    rolled_back = write(ours, "second").snapshot.snapshot_id
     manager.rollback_to_snapshot("public.numbers", first)
 
-    again = deposit(ours, "second")
+    again = write(ours, "second")
 
     assert not again.deduplicated
     assert again.snapshot.snapshot_id != rolled_back
@@ -165,10 +165,10 @@ def test_work_that_was_rolled_back_is_done_again(ours: OvertakenCatalog) -> None
 
 
 def test_work_of_an_earlier_snapshot_is_recognised(ours: OvertakenCatalog) -> None:
-    first = deposit(ours, "first").snapshot.snapshot_id
-    deposit(ours, "second")
+    first = write(ours, "first").snapshot.snapshot_id
+    write(ours, "second")
 
-    again = deposit(ours, "first")
+    again = write(ours, "first")
 
     assert again.deduplicated
     assert again.snapshot.snapshot_id == first

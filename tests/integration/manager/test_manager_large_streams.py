@@ -91,8 +91,8 @@ def test_the_same_stream_becomes_the_same_files(lake: Lake, manager: IcebergTabl
 
 def test_files_of_rows_in_order_follow_each_other(lake: Lake, manager: IcebergTableManager) -> None:
     table, scope = TableIdentifier.from_string(T), RowScope(ALL_ROWS)
-    deposit = TableWrite(table, WriteMode.APPEND, scope, "key", sort_by=("n",))
-    write_once(lake.catalog, ArrowRows(stream().read_all()), deposit, CommitBudget(retries=0, base_delay_seconds=0.1))
+    write = TableWrite(table, WriteMode.APPEND, scope, "key", sort_by=("n",))
+    write_once(lake.catalog, ArrowRows(stream().read_all()), write, CommitBudget(retries=0, base_delay_seconds=0.1))
 
     ranges = sorted(
         (file["readable_metrics"]["n"]["lower_bound"], file["readable_metrics"]["n"]["upper_bound"])

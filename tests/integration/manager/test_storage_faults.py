@@ -42,10 +42,10 @@ def write(request: pytest.FixtureRequest, polaris: PolarisLake) -> Write:
     identifier, budget = TableIdentifier.from_string(TABLE), CommitBudget.from_config(manager.config)
 
     def append() -> object:
-        deposit = TableWrite(
+        write = TableWrite(
             table=identifier, idempotency_key=uuid4().hex, mode=WriteMode.APPEND, scope=RowScope(ALL_ROWS)
         )
-        return write_frame_once(manager.catalog, to_frame(session, ROWS), deposit, budget)
+        return write_frame_once(manager.catalog, to_frame(session, ROWS), write, budget)
 
     return append
 

@@ -49,7 +49,7 @@ def lake(stub: RestStub, tmp_path: Path) -> SparkLake:
         manager=TableManagerSettings(retry_base_delay_seconds=0.1, max_commit_retries=2),
     )
     opened = SparkLake(tmp_path, iceberg, spark_resource(iceberg))
-    opened.deposit(opened.frame({"region": ["eu"], "id": [0]}), idempotency_key="first")
+    opened.write(opened.frame({"region": ["eu"], "id": [0]}), idempotency_key="first")
     return opened
 
 
@@ -68,7 +68,7 @@ def test_a_commit_that_landed_without_an_answer_is_done(
 ) -> None:
     stub.fail("POST", COMMIT, lost_answer)
 
-    written = lake.deposit(lake.frame({"region": ["us"], "id": [1]}), mode=mode, idempotency_key="second")
+    written = lake.write(lake.frame({"region": ["us"], "id": [1]}), mode=mode, idempotency_key="second")
 
     assert keys_of(lake) == ["first", "second"]
     assert written.snapshot.snapshot_id == lake.table().metadata.snapshots[-1].snapshot_id
@@ -82,19 +82,19 @@ def test_a_commit_that_nobody_knows_about_is_unknown_and_found_missing_by_a_retr
     stub.fail("POST", COMMIT, BEFORE_THE_WORK)
 
     with pytest.raises(CommitOutcomeUnknownError) as caught:
-        lake.deposit(frame, mode=WriteMode.APPEND, idempotency_key="second")
+        lake.write(frame, mode=WriteMode.APPEND, idempotency_key="second")
     assert caught.value.retryable
     assert keys_of(lake) == ["first"]
 
-    lake.deposit(frame, mode=WriteMode.APPEND, idempotency_key="second")
+    lake.write(frame, mode=WriteMode.APPEND, idempotency_key="second")
     assert keys_of(lake) == ["first", "second"]
 
 
 def test_doing_the_same_work_again_writes_nothing(lake: SparkLake) -> None:
     frame = lake.frame({"region": ["us"], "id": [1]})
 
-    first = lake.deposit(frame, mode=WriteMode.APPEND, idempotency_key="second")
-    again = lake.deposit(frame, mode=WriteMode.APPEND, idempotency_key="second")
+    first = lake.write(frame, mode=WriteMode.APPEND, idempotency_key="second")
+    again = lake.write(frame, mode=WriteMode.APPEND, idempotency_key="second")
 
     assert (first.deduplicated, again.deduplicated) == (False, True)
     assert again.snapshot.snapshot_id == first.snapshot.snapshot_id
@@ -105,7 +105,7 @@ def test_doing_the_same_work_again_writes_nothing(lake: SparkLake) -> None:
 def test_a_lost_race_is_run_again_by_iceberg_itself(lake: SparkLake, stub: RestStub) -> None:
     stub.fail("POST", COMMIT, LOST, LOST)
 
-    written = lake.deposit(lake.frame({"region": ["us"], "id": [1]}), mode=WriteMode.APPEND)
+    written = lake.write(lake.frame({"region": ["us"], "id": [1]}), mode=WriteMode.APPEND)
 
     assert written.attempts == 1
     assert len(lake.rows()) == 2
@@ -128,7 +128,7 @@ def test_rows_that_another_writer_changed_are_not_overwritten(lake: SparkLake, s
     just_before_the_commit(stub, pa.table({"region": ["eu"], "id": [7]}))
 
     with pytest.raises(CommitConflictError, match="another writer changed the rows being replaced"):
-        lake.deposit(lake.frame({"region": ["eu"], "id": [1]}), rows=keyed("region", "eu"))
+        lake.write(lake.frame({"region": ["eu"], "id": [1]}), rows=keyed("region", "eu"))
 
     assert lake.rows("region", "id") == [("eu", 0), ("eu", 7)]
 
@@ -137,6 +137,6 @@ def test_rows_that_another_writer_changed_are_not_overwritten(lake: SparkLake, s
 def test_another_writer_of_other_rows_is_in_nobodys_way(lake: SparkLake, stub: RestStub) -> None:
     just_before_the_commit(stub, pa.table({"region": ["us"], "id": [7]}))
 
-    lake.deposit(lake.frame({"region": ["eu"], "id": [1]}), rows=keyed("region", "eu"))
+    lake.write(lake.frame({"region": ["eu"], "id": [1]}), rows=keyed("region", "eu"))
 
     assert lake.rows("region", "id") == [("eu", 1), ("us", 7)]

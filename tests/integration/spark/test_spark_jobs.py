@@ -34,7 +34,7 @@ def test_jobs_are_tagged_with_trace_and_run_and_described_in_words(lake: SparkLa
     lake.session.sparkContext.setLocalProperty("spark.job.description", before)
 
     with Telemetry(recorder.tracer).operation("handle_output", {names.RUN_ID: run_id}):
-        lake.deposit(frame)
+        lake.write(frame)
 
     (trace_id,) = recorder.trace_ids()
     jobs = [*jobs_with_tag(lake.session, f"floe.trace-id={trace_id}")]
@@ -52,7 +52,7 @@ def test_rows_that_are_replaced_on_a_branch_leave_all_their_spans(lake: SparkLak
     recorder = SpanRecorder()
 
     with Telemetry(recorder.tracer).operation("handle_output"):
-        lake.deposit(lake.frame({"region": ["eu"], "id": [3]}), rows=keyed("region", "eu"))
+        lake.write(lake.frame({"region": ["eu"], "id": [3]}), rows=keyed("region", "eu"))
 
     (tree,) = recorder.trees()
     assert [(child.name, child.attributes.get("engine", "pyiceberg")) for child in tree.children] == [
@@ -73,7 +73,7 @@ def test_a_description_of_the_user_stays(lake: SparkLake) -> None:
     context.setJobDescription("my nightly job")
     try:
         with Telemetry(recorder.tracer).operation("handle_output"):
-            lake.deposit(frame)
+            lake.write(frame)
     finally:
         context.setLocalProperty("spark.job.description", None)
 
@@ -86,7 +86,7 @@ def test_rows_in_memory_are_checked_by_the_job_and_not_while_it_is_planned(lake:
     frame = lake.session.createDataFrame(pa.table({"region": ["eu"] * 3, "id": [1, 2, 3]}))
     assert frame.isLocal()
 
-    lake.deposit(frame, rows=keyed("region", "eu"))
+    lake.write(frame, rows=keyed("region", "eu"))
 
     assert "raise_error" in written_plan(lake.session)
     assert lake.table().scan().to_arrow().num_rows == 3

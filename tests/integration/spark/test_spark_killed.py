@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.requirement("S2-US5.4", "S2-FR-026",
 @pytest.fixture
 def lake(tmp_path: Path) -> SparkLake:
     opened = SparkLake.open(tmp_path)
-    opened.deposit(opened.frame({"id": [-1]}))
+    opened.write(opened.frame({"id": [-1]}))
     return opened
 
 
@@ -51,7 +51,7 @@ def assert_nothing_happened_but_orphans(lake: SparkLake) -> None:
 
 
 def assert_the_same_work_succeeds_afterwards(lake: SparkLake) -> None:
-    lake.deposit(lake.session.range(50 * PARTS).toDF("id"), mode=WriteMode.APPEND, idempotency_key=KEY)
+    lake.write(lake.session.range(50 * PARTS).toDF("id"), mode=WriteMode.APPEND, idempotency_key=KEY)
 
     assert lake.rows() == sorted([(-1,), *((number,) for number in range(50 * PARTS))], key=repr)
 

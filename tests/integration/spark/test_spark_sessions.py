@@ -105,7 +105,7 @@ def test_each_catalog_has_a_session_of_its_own_under_the_same_name(tmp_path: Pat
     lakes = [SparkLake.open(tmp_path / name) for name in ("one", "two")]
 
     for number, lake in enumerate(lakes):
-        lake.deposit(lake.frame({"id": [number]}))
+        lake.write(lake.frame({"id": [number]}))
 
     assert [lake.rows() for lake in lakes] == [[(0,)], [(1,)]]
     assert lakes[0].session is not lakes[1].session
@@ -130,7 +130,7 @@ def test_a_frame_of_the_users_own_session_learns_the_catalog(tmp_path: Path) -> 
     own = lake.session.newSession()
 
     ensure_catalog(own, lake.iceberg.spark_conf())
-    lake.deposit(own.range(3).toDF("id"))
+    lake.write(own.range(3).toDF("id"))
 
     assert lake.rows() == [(0,), (1,), (2,)]
 
@@ -145,7 +145,7 @@ def test_a_frame_of_a_session_with_another_catalog_of_that_name_is_refused(tmp_p
 
 def test_spark_sees_what_pyiceberg_has_just_changed(tmp_path: Path) -> None:
     lake = SparkLake.open(tmp_path)
-    lake.deposit(lake.frame({"id": [1]}))
+    lake.write(lake.frame({"id": [1]}))
     assert lake.session.table("floe.public.events").count() == 1
 
     lake.manager.append(EVENTS, lake.manager.scan(EVENTS))

@@ -23,12 +23,12 @@ MIDNIGHT = datetime(2024, 3, 11, 4, tzinfo=UTC)  # in New York, where the day ha
 def lake(tmp_path: Path) -> SparkLake:
     """One file with rows of two regions."""
     opened = SparkLake.open(tmp_path)
-    opened.deposit(opened.frame({"region": ["eu", "us"], "id": [1, 2]}), idempotency_key="first")
+    opened.write(opened.frame({"region": ["eu", "us"], "id": [1, 2]}), idempotency_key="first")
     return opened
 
 
 def test_the_other_rows_of_the_file_stay(lake: SparkLake) -> None:
-    written = lake.deposit(lake.frame({"region": ["eu", "eu"], "id": [10, 11]}), rows=keyed("region", "eu"))
+    written = lake.write(lake.frame({"region": ["eu", "eu"], "id": [10, 11]}), rows=keyed("region", "eu"))
 
     assert lake.rows("region", "id") == [("eu", 10), ("eu", 11), ("us", 2)]
     assert written.rows == 2
@@ -38,7 +38,7 @@ def test_the_other_rows_of_the_file_stay(lake: SparkLake) -> None:
 def test_the_staging_branch_is_gone_and_main_moved_once(lake: SparkLake) -> None:
     before = len(lake.table().metadata.snapshot_log)
 
-    lake.deposit(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"), idempotency_key="second")
+    lake.write(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"), idempotency_key="second")
 
     metadata = lake.table().metadata
     assert list(metadata.refs) == ["main"]
@@ -53,14 +53,14 @@ def test_the_staging_branch_is_gone_and_main_moved_once(lake: SparkLake) -> None
 def test_doing_it_again_finds_it_done(lake: SparkLake) -> None:
     frame = lake.frame({"region": ["eu"], "id": [10]})
 
-    lake.deposit(frame, rows=keyed("region", "eu"), idempotency_key="second")
-    again = lake.deposit(frame, rows=keyed("region", "eu"), idempotency_key="second")
+    lake.write(frame, rows=keyed("region", "eu"), idempotency_key="second")
+    again = lake.write(frame, rows=keyed("region", "eu"), idempotency_key="second")
 
     assert again.deduplicated
 
 
 def test_an_empty_slice_takes_its_rows_out_of_the_file(lake: SparkLake) -> None:
-    lake.deposit(lake.frame({"region": ["eu"], "id": [1]}).limit(0), rows=keyed("region", "eu"))
+    lake.write(lake.frame({"region": ["eu"], "id": [1]}).limit(0), rows=keyed("region", "eu"))
 
     assert lake.rows("region", "id") == [("us", 2)]
 
@@ -69,7 +69,7 @@ def test_a_failure_leaves_main_as_it_was_and_no_branch(lake: SparkLake) -> None:
     before = lake.table().metadata.current_snapshot_id
 
     with pytest.raises(RowsOutsidePartitionError):
-        lake.deposit(lake.frame({"region": ["eu", "asia"], "id": [10, 11]}), rows=keyed("region", "eu"))
+        lake.write(lake.frame({"region": ["eu", "asia"], "id": [10, 11]}), rows=keyed("region", "eu"))
 
     metadata = lake.table().metadata
     assert (metadata.current_snapshot_id, list(metadata.refs)) == (before, ["main"])
@@ -91,7 +91,7 @@ def let_another_append(lake: SparkLake, monkeypatch: pytest.MonkeyPatch, *rows: 
 def test_a_faster_writer_of_other_rows_makes_it_start_again(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     let_another_append(lake, monkeypatch, {"region": ["asia"], "id": [3]})
 
-    written = lake.deposit(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"))
+    written = lake.write(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"))
 
     assert written.attempts == 2
     assert lake.rows("region", "id") == [("asia", 3), ("eu", 10), ("us", 2)]
@@ -102,7 +102,7 @@ def test_a_faster_writer_of_the_same_rows_is_a_conflict(lake: SparkLake, monkeyp
     let_another_append(lake, monkeypatch, {"region": ["eu"], "id": [3]})
 
     with pytest.raises(CommitConflictError, match="another writer changed the rows being replaced"):
-        lake.deposit(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"))
+        lake.write(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"))
 
     assert lake.rows("region", "id") == [("eu", 1), ("eu", 3), ("us", 2)]
     assert list(lake.table().metadata.refs) == ["main"]
@@ -112,7 +112,7 @@ def test_a_writer_that_is_always_faster_wins(lake: SparkLake, monkeypatch: pytes
     let_another_append(lake, monkeypatch, *[{"region": ["asia"], "id": [3]}] * 9)
 
     with pytest.raises(CommitConflictError, match="other writers were faster"):
-        lake.deposit(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"))
+        lake.write(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"))
 
     assert list(lake.table().metadata.refs) == ["main"]
 
@@ -123,20 +123,20 @@ def test_local_days_in_files_of_utc_days_are_replaced_exactly(tmp_path: Path, zo
     lake.session.conf.set("spark.sql.session.timeZone", zone)
     hours = [MIDNIGHT + timedelta(hours=hour) for hour in range(-2, 3)]
     frame = lake.frame({"at": hours})
-    lake.deposit(frame.coalesce(1), layout=PartitionLayout.from_strings(["day(at)"]))
+    lake.write(frame.coalesce(1), layout=PartitionLayout.from_strings(["day(at)"]))
     day = PartitionSlice(
         any_of=(
             (TimeRange(column="at", start=MIDNIGHT, end=MIDNIGHT + timedelta(days=1), timezone="America/New_York"),),
         )
     )
 
-    lake.deposit(frame.where(F.col("at") == F.lit(hours[3])), rows=day)
+    lake.write(frame.where(F.col("at") == F.lit(hours[3])), rows=day)
 
     assert lake.rows() == [(hours[0],), (hours[1],), (hours[3],)]
 
 
 def test_a_branch_is_replaced_like_main(lake: SparkLake) -> None:
-    lake.deposit(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"), branch="audit")
+    lake.write(lake.frame({"region": ["eu"], "id": [10]}), rows=keyed("region", "eu"), branch="audit")
 
     assert lake.rows("region", "id") == [("eu", 1), ("us", 2)]
     assert sorted(lake.manager.scan(EVENTS, ["id"], ref="audit")["id"].to_pylist()) == [2, 10]

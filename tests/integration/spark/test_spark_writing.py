@@ -40,8 +40,8 @@ def lake(tmp_path: Path) -> SparkLake:
 def test_the_counts_are_those_of_the_commit(lake: SparkLake) -> None:
     frame = lake.frame({"region": ["eu", "eu", "us"], "id": [1, 2, 3]})
 
-    first = lake.deposit(frame, layout=BY_REGION, mode=WriteMode.APPEND)
-    again = lake.deposit(frame.where("region = 'eu'"), rows=keyed("region", "eu"))
+    first = lake.write(frame, layout=BY_REGION, mode=WriteMode.APPEND)
+    again = lake.write(frame.where("region = 'eu'"), rows=keyed("region", "eu"))
 
     assert (first.created, first.rows, first.attempts) == (True, 3, 1)
     assert (again.created, again.rows) == (False, 2)
@@ -54,12 +54,12 @@ def test_the_counts_are_those_of_the_commit(lake: SparkLake) -> None:
 @pytest.mark.parametrize("rows_outside", ["error", "drop", "allow"])
 def test_a_frame_is_computed_once(lake: SparkLake, rows_outside: str) -> None:
     frame, eu = lake.frame({"region": ["eu"], "id": [1]}), keyed("region", "eu")
-    lake.deposit(frame, rows=eu)
+    lake.write(frame, rows=eu)
     context = lake.session.sparkContext
 
     context.setJobGroup(rows_outside, "")
     try:
-        lake.deposit(frame, rows=eu, rows_outside=rows_outside)
+        lake.write(frame, rows=eu, rows_outside=rows_outside)
     finally:
         for left in ("spark.jobGroup.id", "spark.job.description"):
             context.setLocalProperty(left, None)
@@ -71,7 +71,7 @@ def test_rows_that_a_join_takes_away_are_not_outside(lake: SparkLake) -> None:
     everything = lake.frame({"region": ["eu", "us"], "id": [1, 2]})
     wanted = lake.frame({"id": [1]})
 
-    lake.deposit(everything.join(wanted, "id"), rows=keyed("region", "eu"))
+    lake.write(everything.join(wanted, "id"), rows=keyed("region", "eu"))
 
     assert lake.rows("id", "region") == [(1, "eu")]
 
@@ -81,7 +81,7 @@ def test_a_row_outside_fails_the_write_before_it_is_committed(lake: SparkLake) -
     frame = lake.frame({"region": ["eu", "us", None], "id": [1, 2, 3]})
 
     with pytest.raises(RowsOutsidePartitionError) as caught:
-        lake.deposit(frame, rows=keyed("region", "eu"))
+        lake.write(frame, rows=keyed("region", "eu"))
 
     assert (caught.value.rows, caught.value.null_rows, caught.value.columns) == (2, 1, ("region",))
     assert not lake.manager.table_exists(EVENTS)
@@ -92,7 +92,7 @@ def test_a_row_outside_fails_the_write_before_it_is_committed(lake: SparkLake) -
 def test_rows_outside_are_counted_as_they_pass(lake: SparkLake, rows_outside: str, stored: int) -> None:
     frame = lake.frame({"region": ["eu", "us", None], "id": [1, 2, 3]})
 
-    written = lake.deposit(frame, rows=keyed("region", "eu"), rows_outside=rows_outside, layout=BY_REGION)
+    written = lake.write(frame, rows=keyed("region", "eu"), rows_outside=rows_outside, layout=BY_REGION)
 
     assert (written.rows, written.rows_outside, written.rows_dropped) == (stored, 2, 3 - stored)
     assert len(lake.rows()) == stored
@@ -101,16 +101,16 @@ def test_rows_outside_are_counted_as_they_pass(lake: SparkLake, rows_outside: st
 def test_rows_that_are_all_dropped_are_counted_too(lake: SparkLake) -> None:
     frame = lake.frame({"region": ["us", "us"], "id": [1, 2]})
 
-    written = lake.deposit(frame, rows=keyed("region", "eu"), rows_outside="drop", layout=BY_REGION)
+    written = lake.write(frame, rows=keyed("region", "eu"), rows_outside="drop", layout=BY_REGION)
 
     assert (written.rows, written.rows_dropped) == (0, 2)
 
 
 def test_a_refused_frame_leaves_no_column(lake: SparkLake) -> None:
-    lake.deposit(lake.frame({"region": ["eu"]}), rows=keyed("region", "eu"))
+    lake.write(lake.frame({"region": ["eu"]}), rows=keyed("region", "eu"))
 
     with pytest.raises(RowsOutsidePartitionError):
-        lake.deposit(lake.frame({"region": ["us"], "id": [1]}), rows=keyed("region", "eu"), properties={"a": "b"})
+        lake.write(lake.frame({"region": ["us"], "id": [1]}), rows=keyed("region", "eu"), properties={"a": "b"})
 
     assert lake.table().schema().column_names == ["region"]
     assert "a" not in lake.table().properties
@@ -123,7 +123,7 @@ def test_a_frame_that_cannot_be_computed_leaves_nothing_and_shows_no_value(lake:
     with pytest.raises(
         WriteError, match=r"could not write the rows of 'public\.events' \(CAST_INVALID_INPUT\)"
     ) as caught:
-        lake.deposit(frame)
+        lake.write(frame)
 
     assert CANARY not in str(caught.value)
     assert not lake.manager.table_exists(EVENTS)
@@ -140,7 +140,7 @@ def half_done(lake: SparkLake) -> DataFrame:
 
 def test_a_first_write_that_fails_half_way_leaves_no_file(lake: SparkLake) -> None:
     with pytest.raises(WriteError):
-        lake.deposit(half_done(lake))
+        lake.write(half_done(lake))
 
     assert not lake.manager.table_exists(EVENTS)
     assert [path for path in (lake.folder / "warehouse").rglob("*") if path.is_file()] == []
@@ -148,11 +148,11 @@ def test_a_first_write_that_fails_half_way_leaves_no_file(lake: SparkLake) -> No
 
 @pytest.mark.requirement("S2-E2")
 def test_files_of_a_later_write_that_fails_half_way_are_orphans(lake: SparkLake) -> None:
-    lake.deposit(lake.frame({"id": [0]}))
+    lake.write(lake.frame({"id": [0]}))
     before = lake.files()
 
     with pytest.raises(WriteError):
-        lake.deposit(half_done(lake), mode=WriteMode.APPEND)
+        lake.write(half_done(lake), mode=WriteMode.APPEND)
 
     soon = datetime.now(UTC) + timedelta(days=30)
     found = find_orphans(lake.table(), now=soon, older_than=timedelta(days=7), grace=timedelta(days=7))
@@ -166,7 +166,7 @@ class Interrupted(BaseException):
 
 @pytest.mark.requirement("S2-E2")
 def test_a_write_that_is_interrupted_is_cancelled(lake: SparkLake) -> None:
-    lake.deposit(lake.frame({"id": [0]}))
+    lake.write(lake.frame({"id": [0]}))
     slow = "if(reflect('java.lang.Thread', 'sleep', 5000L) IS NULL, id, id)"
     rows = lake.session.range(0, 4, numPartitions=4).select(F.expr(slow).alias("id"))
 
@@ -177,7 +177,7 @@ def test_a_write_that_is_interrupted_is_cancelled(lake: SparkLake) -> None:
     signal.setitimer(signal.ITIMER_REAL, 2)
     try:
         with pytest.raises(Interrupted):
-            lake.deposit(rows, mode=WriteMode.APPEND)
+            lake.write(rows, mode=WriteMode.APPEND)
     finally:
         signal.signal(signal.SIGALRM, before)
 
@@ -193,7 +193,7 @@ REQUIRED = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("day"
 def test_a_required_column_takes_a_frame_that_might_hold_null(lake: SparkLake) -> None:
     lake.create(REQUIRED)
 
-    lake.deposit(lake.frame({"id": [1], "day": [date(2024, 1, 1)]}))
+    lake.write(lake.frame({"id": [1], "day": [date(2024, 1, 1)]}))
 
     assert lake.rows() == [(1, date(2024, 1, 1))]
     assert all(field.required for field in lake.table().schema().fields)
@@ -206,7 +206,7 @@ def test_a_required_column_becomes_optional_when_null_comes(lake: SparkLake) -> 
         {"id": [1, None], "day": [date(2024, 1, 1)] * 2}, pa.schema([("id", pa.int64()), ("day", pa.date32())])
     )
 
-    written = lake.deposit(frame)
+    written = lake.write(frame)
 
     assert written.schema_changes == ("make id optional",)
     assert lake.rows("id") == [(1,), (None,)]
@@ -219,7 +219,7 @@ def test_null_is_refused_where_the_schema_must_not_change(lake: SparkLake) -> No
     frame = lake.frame({"id": pa.array([None], pa.int64()), "day": [date(2024, 1, 1)]})
 
     with pytest.raises(SchemaEvolutionError, match=r"'id' of 'public\.events' is required and the rows hold NULL"):
-        lake.deposit(frame, evolution=EvolutionMode.ADD)
+        lake.write(frame, evolution=EvolutionMode.ADD)
 
     assert lake.rows() == []
 
@@ -228,7 +228,7 @@ def test_a_frame_without_a_required_column_is_refused(lake: SparkLake) -> None:
     lake.create(REQUIRED)
 
     with pytest.raises(SchemaEvolutionError, match="lack column 'day'"):
-        lake.deposit(lake.frame({"id": [1]}))
+        lake.write(lake.frame({"id": [1]}))
 
 
 @pytest.mark.requirement("S3-4", "S2-FR-018")
@@ -238,8 +238,8 @@ def test_nested_fields_come_and_widen_and_stay_away(lake: SparkLake) -> None:
     )
     wider = pa.table({"place": [{"x": 2**40, "z": "new"}, None]})
 
-    lake.deposit(lake.frame(first), mode=WriteMode.APPEND)
-    written = lake.deposit(lake.frame(wider), mode=WriteMode.APPEND)
+    lake.write(lake.frame(first), mode=WriteMode.APPEND)
+    written = lake.write(lake.frame(wider), mode=WriteMode.APPEND)
 
     assert set(written.schema_changes) == {"add place.z string", "widen place.x int to long"}
     assert lake.rows() == [
@@ -253,19 +253,19 @@ def test_a_type_that_does_not_fit_is_refused(lake: SparkLake) -> None:
     lake.create(pa.schema([("id", pa.int64())]))
 
     with pytest.raises(IncompatibleSchemaChangeError, match="it is long and the rows have string"):
-        lake.deposit(lake.frame({"id": ["1"]}))
+        lake.write(lake.frame({"id": ["1"]}))
 
 
 def test_a_type_that_iceberg_does_not_have_is_named(lake: SparkLake) -> None:
     with pytest.raises(ValidationError, match="Column 'gap' is of Spark's type interval"):
-        lake.deposit(lake.session.sql("SELECT INTERVAL '1' DAY AS gap"))
+        lake.write(lake.session.sql("SELECT INTERVAL '1' DAY AS gap"))
 
 
 def test_columns_that_differ_only_in_case_are_refused(lake: SparkLake) -> None:
     frame = lake.session.sql("SELECT 1 AS a, 2 AS A")
 
     with pytest.raises(ValidationError, match="Columns appear more than once: A, a"):
-        lake.deposit(frame)
+        lake.write(frame)
 
 
 @pytest.mark.requirement("S2-C6")
@@ -277,22 +277,20 @@ def test_columns_that_differ_only_in_case_are_refused(lake: SparkLake) -> None:
     ],
 )
 def test_keys_that_identify_nothing_are_refused(lake: SparkLake, keys: dict[str, list[Any]], message: str) -> None:
-    lake.deposit(lake.frame({"id": [7], "note": ["kept"]}))
+    lake.write(lake.frame({"id": [7], "note": ["kept"]}))
 
     with pytest.raises(ValidationError, match=message):
-        lake.deposit(lake.frame(keys, pa.schema([("id", pa.int64())])), mode=WriteMode.UPSERT, keys=["id"])
+        lake.write(lake.frame(keys, pa.schema([("id", pa.int64())])), mode=WriteMode.UPSERT, keys=["id"])
 
     assert lake.rows() == [(7, "kept")]
 
 
 @pytest.mark.requirement("S2-C6")
 def test_an_upsert_touches_its_slice_and_the_columns_it_has(lake: SparkLake) -> None:
-    lake.deposit(
-        lake.frame({"region": ["eu", "us"], "id": [1, 1], "note": ["a", "b"], "size": [1, 2]}), layout=BY_REGION
-    )
+    lake.write(lake.frame({"region": ["eu", "us"], "id": [1, 1], "note": ["a", "b"], "size": [1, 2]}), layout=BY_REGION)
     changed = lake.frame({"region": ["eu", "eu"], "id": [1, 2], "note": ["A", "C"]})
 
-    lake.deposit(changed, rows=keyed("region", "eu"), mode=WriteMode.UPSERT, keys=["id"])
+    lake.write(changed, rows=keyed("region", "eu"), mode=WriteMode.UPSERT, keys=["id"])
 
     assert lake.rows("region", "id", "note", "size") == [
         ("eu", 1, "A", 1),
@@ -302,11 +300,11 @@ def test_an_upsert_touches_its_slice_and_the_columns_it_has(lake: SparkLake) -> 
 
 
 def test_a_frame_may_come_from_the_table_it_goes_to(lake: SparkLake) -> None:
-    lake.deposit(lake.frame({"region": ["eu", "us"], "id": [1, 2]}), layout=BY_REGION)
+    lake.write(lake.frame({"region": ["eu", "us"], "id": [1, 2]}), layout=BY_REGION)
     doubled = lake.session.table("floe.public.events").where("region = 'eu'").withColumn("id", F.col("id") * 10)
 
-    lake.deposit(doubled, rows=keyed("region", "eu"))
-    lake.deposit(doubled, rows=keyed("region", "eu"), mode=WriteMode.UPSERT, keys=["region"])
+    lake.write(doubled, rows=keyed("region", "eu"))
+    lake.write(doubled, rows=keyed("region", "eu"), mode=WriteMode.UPSERT, keys=["region"])
 
     assert lake.rows("region", "id") == [("eu", 100), ("us", 2)]
 
@@ -318,7 +316,7 @@ def test_files_are_in_order_whatever_the_distribution(lake: SparkLake, mode: str
     )
     shuffled = numbers.withColumn("id", (F.col("id") * 7919) % 1000)
 
-    lake.deposit(shuffled, layout=BY_REGION, sort_by=["id"], properties={"write.distribution-mode": mode})
+    lake.write(shuffled, layout=BY_REGION, sort_by=["id"], properties={"write.distribution-mode": mode})
 
     files = list((lake.folder / "warehouse").rglob("*.parquet"))
     assert len(files) == (8 if mode == "none" else 2)
@@ -331,7 +329,7 @@ def test_every_transform_can_be_sorted_within(lake: SparkLake) -> None:
     layout = PartitionLayout.from_strings(["bucket(2, id)", "truncate(1, name)", "hour(at)"])
     frame = lake.session.sql("SELECT id, concat('n', id) AS name, TIMESTAMP'2024-01-01 10:00:00' AS at FROM range(20)")
 
-    lake.deposit(frame, layout=layout, sort_by=["name"])
+    lake.write(frame, layout=layout, sort_by=["name"])
 
     assert len(lake.rows()) == 20
     assert len(lake.files()) == 2
