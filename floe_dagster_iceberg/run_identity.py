@@ -24,7 +24,7 @@ from dagster import (
 )
 
 from floe_dagster_iceberg.models import snapshot_properties
-from floe_dagster_iceberg.telemetry import Telemetry, attributes as names
+from floe_dagster_iceberg.telemetry import Telemetry, attributes as attrs
 
 _MOST_KEYS_SPELLED_OUT = 20
 _RETRY_TAGS = frozenset({"dagster/retry_number", "dagster/is_resume_retry", "dagster/is_asset_resume_retry"})
@@ -105,28 +105,28 @@ def telemetry_of(context: OutputContext | InputContext) -> Telemetry:
 
 def telemetry_of_run() -> Telemetry:
     """Telemetry whose events show in Dagster's log viewer; only for use within a run."""
-    return Telemetry(logger=get_dagster_logger(names.SCOPE))
+    return Telemetry(logger=get_dagster_logger(attrs.SCOPE))
 
 
 def describe_asset_run(context: AssetExecutionContext) -> dict[str, str]:
     """Which asset is being computed by whom, in the words of spans and log events."""
     return {
-        names.RUN_ID: context.run.run_id,
-        names.STEP_KEY: context.get_step_execution_context().step.key,
-        names.ASSET_KEY: context.asset_key.to_user_string(),
+        attrs.RUN_ID: context.run.run_id,
+        attrs.STEP_KEY: context.get_step_execution_context().step.key,
+        attrs.ASSET_KEY: context.asset_key.to_user_string(),
     }
 
 
 def describe_run(context: OutputContext | InputContext) -> dict[str, str]:
     """Who asks for an output or input, in the words of spans and log events."""
-    told: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     if (step := _step_context(context)) is not None:
-        told |= {names.RUN_ID: step.run_id, names.STEP_KEY: step.step.key}
+        attributes |= {attrs.RUN_ID: step.run_id, attrs.STEP_KEY: step.step.key}
     if context.has_asset_key:
-        told[names.ASSET_KEY] = context.asset_key.to_user_string()
+        attributes[attrs.ASSET_KEY] = context.asset_key.to_user_string()
     if context.has_asset_partitions:
-        told[names.PARTITION_KEY] = describe_keys(context.asset_partition_keys)
-    return told
+        attributes[attrs.PARTITION_KEY] = describe_keys(context.asset_partition_keys)
+    return attributes
 
 
 def build_idempotency_key(context: OutputContext, run: RunIdentity, partition_keys: Sequence[str]) -> str:

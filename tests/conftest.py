@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from support.lake import NAMESPACE, Lake
-from support.lake_choice import LAKE, runs_on, skip_unless_ci, tell_figures, tell_what_did_not_run
+from support.lake_choice import LAKE, print_figures, print_what_did_not_run, runs_on, skip_unless_ci
 from support.place import LAKES, Place, empty_place
 from support.servers.running import ServerMissing, Servers
 from support.span_tree import SpanRecorder
@@ -41,8 +41,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    tell_figures(terminalreporter)
-    tell_what_did_not_run(terminalreporter, config)
+    print_figures(terminalreporter)
+    print_what_did_not_run(terminalreporter, config)
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,7 @@ from urllib3.exceptions import MaxRetryError, NewConnectionError
 from floe_dagster_iceberg.errors import CatalogAuthenticationError, CatalogConnectionError, EngineCapabilityError
 from floe_dagster_iceberg.models import RetryConfig
 from floe_dagster_iceberg.secrets import remember_secret
-from floe_dagster_iceberg.telemetry import Telemetry, attributes as names
+from floe_dagster_iceberg.telemetry import Telemetry, attributes as attrs
 
 _TOO_MANY_REQUESTS = 429
 
@@ -219,8 +219,8 @@ class ClientCredentials(AuthManager):
             self._token = None
 
     def _renew(self) -> None:
-        told = {names.CATALOG: self._catalog, names.SCOPES: self._form.get("scope", "")}
-        with _telemetry.operation("authenticate", told, prefix=self._system, is_logged=False):
+        attributes = {attrs.CATALOG: self._catalog, attrs.SCOPES: self._form.get("scope", "")}
+        with _telemetry.operation("authenticate", attributes, prefix=self._system, is_logged=False):
             token = self._ask_for_token()
         remember_secret(token.access_token)
         lifetime = float("inf") if token.expires_in is None else token.expires_in
@@ -332,8 +332,12 @@ class PolarisCatalog(FloeRestCatalog):
         """Create a namespace."""
         levels = self.identifier_to_tuple(namespace)
         # Names of properties only: their values are the user's.
-        told = {names.CATALOG: self.name, names.NAMESPACE: ".".join(levels), names.PROPERTY_NAMES: sorted(properties)}
-        with _telemetry.operation("create_namespace", told, prefix="polaris", is_logged=False):
+        attributes = {
+            attrs.CATALOG: self.name,
+            attrs.NAMESPACE: ".".join(levels),
+            attrs.PROPERTY_NAMES: sorted(properties),
+        }
+        with _telemetry.operation("create_namespace", attributes, prefix="polaris", is_logged=False):
             super().create_namespace(namespace, properties)
 
 

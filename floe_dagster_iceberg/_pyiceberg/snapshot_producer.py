@@ -391,7 +391,7 @@ class ManifestRewriter:
             with producer.new_manifest_writer(producer.spec(manifests[0].partition_spec_id)) as writer:
                 for entry in itertools.chain([first], waiting):
                     writer.existing(entry)
-                    if writer.tell() >= target_size_bytes:
+                    if writer.set_attributes() >= target_size_bytes:
                         break
             yield writer.to_manifest_file()
 

@@ -11,7 +11,7 @@ from floe_dagster_iceberg.io_managers.base import input_settings, name_of, owner
 from floe_dagster_iceberg.io_managers.engines import Engine, ReadRequest
 from floe_dagster_iceberg.partitions import load_slice
 from floe_dagster_iceberg.run_identity import describe_run, keys_produced_by, telemetry_of
-from floe_dagster_iceberg.telemetry import attributes as names, describe_table
+from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table
 
 if TYPE_CHECKING:
     from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
@@ -43,13 +43,13 @@ def _to_iceberg(column: TableColumn, number: int, context: InputContext) -> Nest
 
 def read_input(io_manager: "IcebergIOManagerBase", context: InputContext) -> Any:
     """Read the rows of the upstream partitions as what the input's annotation names."""
-    told = {names.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
-    with telemetry_of(context).operation("load_input", told) as operation:
+    attributes = {attrs.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
+    with telemetry_of(context).operation("load_input", attributes) as operation:
         request = build_read_request(io_manager, context)
-        operation.tell(describe_table(request.table))
+        operation.set_attributes(describe_table(request.table))
         annotation = wanted_type(context)
         engine = _engine_for(io_manager, context, annotation)
-        operation.tell({names.ENGINE: engine.name})
+        operation.set_attributes({attrs.ENGINE: engine.name})
         return engine.read(request, annotation)
 
 

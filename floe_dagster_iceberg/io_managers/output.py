@@ -27,7 +27,7 @@ from floe_dagster_iceberg.run_identity import (
 )
 from floe_dagster_iceberg.table.write.row_scope import RowScope
 from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
-from floe_dagster_iceberg.telemetry import attributes as names, describe_table, describe_written
+from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, describe_written
 from floe_dagster_iceberg.telemetry.metrics import count_deduplicated, count_written
 
 if TYPE_CHECKING:
@@ -37,32 +37,32 @@ if TYPE_CHECKING:
 def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, data: Any) -> None:
     """Write a frame into the table of an output, and report what that did."""
     started = time.perf_counter()
-    known = {names.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
+    known = {attrs.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
     with telemetry_of(context).operation("handle_output", known) as operation:
         write = build_table_write(io_manager, context)
         strategy = CommitStrategy.MERGE_COMMIT if write.merge_manifests else CommitStrategy.FAST_APPEND
-        operation.tell(
+        operation.set_attributes(
             {
                 **describe_table(write.table),
-                names.WRITE_MODE: write.mode.value,
-                names.COMMIT_STRATEGY: strategy.value,
+                attrs.WRITE_MODE: write.mode.value,
+                attrs.COMMIT_STRATEGY: strategy.value,
             }
         )
         engine = _engine_for(io_manager, data, context)
-        operation.tell({names.ENGINE: engine.name})
+        operation.set_attributes({attrs.ENGINE: engine.name})
         result = engine.write(data, write)
-        operation.tell(
+        operation.set_attributes(
             {
                 **describe_written(result.snapshot),
-                names.ATTEMPTS: result.attempts,
-                names.DEDUPLICATED: result.deduplicated,
-                names.TABLE_CREATED: result.created,
+                attrs.ATTEMPTS: result.attempts,
+                attrs.DEDUPLICATED: result.deduplicated,
+                attrs.TABLE_CREATED: result.created,
             }
         )
         if result.deduplicated:
-            count_deduplicated(operation.told)
+            count_deduplicated(operation.attributes)
         else:
-            count_written(result.snapshot, operation.told)
+            count_written(result.snapshot, operation.attributes)
     _report(context, write, result, time.perf_counter() - started)
 
 

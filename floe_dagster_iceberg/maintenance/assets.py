@@ -29,7 +29,7 @@ from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, Health
 from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceStatus, snapshot_properties
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.run_identity import describe_asset_run, telemetry_of_run
-from floe_dagster_iceberg.telemetry import Operation, attributes as names
+from floe_dagster_iceberg.telemetry import Operation, attributes as attrs
 
 Step = Callable[..., MaterializeResult[None]]
 
@@ -114,7 +114,7 @@ def _health_step(wiring: MaintenanceWiring) -> Step:
         with _whole_run(which, context) as operation:
             run = wiring.open_run(which, context, config.apply_to(wiring.sources))
             outcomes = run.measure(config.health_tier)
-            operation.tell({names.TABLES: len(outcomes)})
+            operation.set_attributes({attrs.TABLES: len(outcomes)})
         metadata = build_health_metadata(outcomes, run.policy, seconds=time.perf_counter() - started)
         return _conclude(which, outcomes, metadata, config)
 
@@ -150,7 +150,7 @@ def _operate(
     with _whole_run(which, context) as operation:
         run = wiring.open_run(which, context, config.apply_to(wiring.sources))
         outcomes = work(run)
-        operation.tell({names.TABLES: len(outcomes)})
+        operation.set_attributes({attrs.TABLES: len(outcomes)})
     metadata = build_operation_metadata(which, outcomes, run.policy, seconds=time.perf_counter() - started)
     return _conclude(which, outcomes, metadata, config)
 
@@ -158,7 +158,7 @@ def _operate(
 @contextmanager
 def _whole_run(which: MaintenanceOperation, context: AssetExecutionContext) -> Iterator[Operation]:
     """The span of a run. Errors that concern no single table, such as an unreachable catalog, fail the run."""
-    attributes = {names.MAINTENANCE_ASSET: which.value, **describe_asset_run(context)}
+    attributes = {attrs.MAINTENANCE_ASSET: which.value, **describe_asset_run(context)}
     try:
         with telemetry_of_run().operation("run_maintenance", attributes) as operation:
             yield operation

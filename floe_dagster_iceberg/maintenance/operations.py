@@ -20,10 +20,10 @@ from floe_dagster_iceberg.models import (
 )
 from floe_dagster_iceberg.telemetry import (
     Operation,
-    attributes as names,
+    attributes as attrs,
     describe_table,
     running_operation,
-    tell_maintenance,
+    set_maintenance_attributes,
     traced,
 )
 from floe_dagster_iceberg.telemetry.metrics import set_health
@@ -49,23 +49,23 @@ _TIERS: Final = {
 
 
 def _describe(operation: MaintenanceOperation, table: object, *_: Any, **__: Any) -> dict[str, Any]:
-    return {**_describe_table(table), names.MAINTENANCE_OPERATION: operation.value}
+    return {**_describe_table(table), attrs.MAINTENANCE_OPERATION: operation.value}
 
 
 def _describe_table(table: object, *_: Any, **__: Any) -> dict[str, Any]:
     return describe_table(table)
 
 
-def _tell_plan(operation: Operation, plan: MaintenancePlan) -> None:
-    operation.tell({names.ENGINE: plan.engine.value, names.PLAN_REASON: plan.reason.value})
+def _set_plan_attributes(operation: Operation, plan: MaintenancePlan) -> None:
+    operation.set_attributes({attrs.ENGINE: plan.engine.value, attrs.PLAN_REASON: plan.reason.value})
 
 
-def _tell_health(operation: Operation, health: TableHealth) -> None:
-    operation.tell({names.SNAPSHOT_ID: health.snapshot_id, names.DATA_FILES: health.data_files})
+def _set_health_attributes(operation: Operation, health: TableHealth) -> None:
+    operation.set_attributes({attrs.SNAPSHOT_ID: health.snapshot_id, attrs.DATA_FILES: health.data_files})
 
 
-def _tell_restored(operation: Operation, files: int) -> None:
-    operation.tell({names.FILES_RESTORED: files})
+def _set_restored_attributes(operation: Operation, files: int) -> None:
+    operation.set_attributes({attrs.FILES_RESTORED: files})
 
 
 def _fail_span(error: FloeStorageError) -> None:
@@ -106,7 +106,7 @@ class TableMaintenance:
         self._snapshot_properties = dict(snapshot_properties or {})
         self._telemetry = manager.telemetry
 
-    @traced("measure_health", _describe_table, report=_tell_health)
+    @traced("measure_health", _describe_table, report=_set_health_attributes)
     def health(
         self, table: str | TableIdentifier, policy: MaintenancePolicy, *, tier: HealthTier = HealthTier.FILES
     ) -> TableHealth:
@@ -123,7 +123,7 @@ class TableMaintenance:
         """
         return self._measure(self._manager.load_table(table), policy, tier)
 
-    @traced("plan_maintenance", _describe, report=_tell_plan)
+    @traced("plan_maintenance", _describe, report=_set_plan_attributes)
     def plan(
         self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
     ) -> MaintenancePlan:
@@ -136,7 +136,7 @@ class TableMaintenance:
         """
         return self._runner.plan(self._task(operation, table, policy)).plan
 
-    @traced("maintain_table", _describe, report=tell_maintenance)
+    @traced("maintain_table", _describe, report=set_maintenance_attributes)
     def execute(
         self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
     ) -> MaintenanceResult:
@@ -172,7 +172,7 @@ class TableMaintenance:
             return report.left_for_next_run("another process did it first", result)
         return report.complete(result)
 
-    @traced("restore_orphans", _describe_table, report=_tell_restored)
+    @traced("restore_orphans", _describe_table, report=_set_restored_attributes)
     def restore_orphans(
         self, table: str | TableIdentifier, quarantine_id: str | None = None, *, dry_run: bool = False
     ) -> int:

@@ -106,8 +106,8 @@ class Failed:
         kind = type(self.error).__name__
         if self.status is not None:
             return f"HTTP {self.status} ({kind})"
-        if (told := describe_http_failure(self.error)) is not None:
-            return told
+        if (attributes := describe_http_failure(self.error)) is not None:
+            return attributes
         text = _first_line(str(getattr(self.error, "orig", None) or self.error))
         return f"{kind}: {text}" if text else kind
 

@@ -31,7 +31,7 @@ from floe_dagster_iceberg.table.storage import delete_many, list_files
 from floe_dagster_iceberg.table.write.create_table import ensure_namespace, open_new_table
 from floe_dagster_iceberg.table.write.exactly_once import already_written, sort_columns
 from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
-from floe_dagster_iceberg.telemetry import attributes as names, describe_table, traced_step
+from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, traced_step
 
 
 def write_frame_once(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
@@ -82,7 +82,7 @@ def _write(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: Commit
 
 
 def _describe(creation: "_Creation") -> dict[str, Any]:
-    return {**describe_table(creation.name), names.ENGINE: "pyiceberg"}
+    return {**describe_table(creation.name), attrs.ENGINE: "pyiceberg"}
 
 
 class _Creation:

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from floe_dagster_iceberg.models import snapshot_properties
-from floe_dagster_iceberg.telemetry import Operation, attributes as names, running_operation
+from floe_dagster_iceberg.telemetry import Operation, attributes as attrs, running_operation
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class JobMarks:
             return cls()
         known = {
             snapshot_properties.TRACE_ID: operation.trace_id,
-            snapshot_properties.RUN_ID: operation.told.get(names.RUN_ID),
+            snapshot_properties.RUN_ID: operation.attributes.get(attrs.RUN_ID),
         }
         tags = tuple(f"{name}={value}" for name, value in known.items() if value is not None)
         return cls(tags, _describe(operation))
 
 
 def _describe(operation: Operation) -> str:
-    words = [operation.name, operation.told.get(names.TABLE)]
-    if (run_id := operation.told.get(names.RUN_ID)) is not None:
+    words = [operation.name, operation.attributes.get(attrs.TABLE)]
+    if (run_id := operation.attributes.get(attrs.RUN_ID)) is not None:
         words.append(f"for Dagster run {run_id}")
     return " ".join(str(word) for word in words if word)
 

@@ -34,7 +34,7 @@ from floe_dagster_iceberg.spark.filters import to_condition
 from floe_dagster_iceberg.spark.jobs import run_action
 from floe_dagster_iceberg.spark.types import quote, spark_table
 from floe_dagster_iceberg.table.maintenance.compaction_plan import LARGE_FILE_RATIO
-from floe_dagster_iceberg.telemetry import Operation, attributes as names, describe_table, step, trace_properties
+from floe_dagster_iceberg.telemetry import Operation, attributes as attrs, describe_table, step, trace_properties
 
 SparkProvider: TypeAlias = Callable[[], SparkSession]
 """Returns the session to use; called when Spark is first needed, which is what starts it."""
@@ -202,7 +202,7 @@ class SparkProcedures:
 
 
 def _span(procedure: str, table: TableIdentifier) -> AbstractContextManager[Operation]:
-    return step(procedure, {**describe_table(table), names.ENGINE: "spark"})
+    return step(procedure, {**describe_table(table), attrs.ENGINE: "spark"})
 
 
 @contextmanager

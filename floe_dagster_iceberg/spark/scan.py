@@ -18,12 +18,12 @@ from floe_dagster_iceberg.spark.filters import to_condition
 from floe_dagster_iceberg.spark.frame_rows import conform
 from floe_dagster_iceberg.spark.types import quote, to_spark_schema
 from floe_dagster_iceberg.table.names import table_name
-from floe_dagster_iceberg.telemetry import attributes as names, describe_table, traced_step
+from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, traced_step
 
 
 def _describe(_: object, table: Table, *, snapshot_id: int | None, **__: object) -> dict[str, Any]:
-    told = {**describe_table(table.name()), names.ENGINE: "spark"}
-    return told if snapshot_id is None else {**told, names.SNAPSHOT_ID: snapshot_id}
+    attributes = {**describe_table(table.name()), attrs.ENGINE: "spark"}
+    return attributes if snapshot_id is None else {**attributes, attrs.SNAPSHOT_ID: snapshot_id}
 
 
 @traced_step("open_frame", _describe)

@@ -25,7 +25,7 @@ from floe_dagster_iceberg.spark.errors import shown
 from floe_dagster_iceberg.spark.jobs import is_connect
 from floe_dagster_iceberg.spark.log_bridge import keep_quiet_about_data
 from floe_dagster_iceberg.spark.session_users import LEASES
-from floe_dagster_iceberg.telemetry import attributes as names, traced_step
+from floe_dagster_iceberg.telemetry import attributes as attrs, traced_step
 
 Starter = Callable[[dict[str, str]], SparkSession]
 """Starts an application from its conf; dagster-pyspark's lazy session does."""
@@ -129,7 +129,7 @@ class SessionRegistry:
         if self._application is not None and not _is_alive(self._application.root):
             self._application = None
 
-    @traced_step("start_spark", lambda *_, **__: {names.ENGINE: "spark"})
+    @traced_step("start_spark", lambda *_, **__: {attrs.ENGINE: "spark"})
     def _start(self, settings: SparkSettings, start: Starter) -> _Application:
         fingerprint = _fingerprint(settings, with_catalogs=False)
         running = SparkSession.getActiveSession()

@@ -26,7 +26,7 @@ from floe_dagster_iceberg.models import TableIdentifier
 from floe_dagster_iceberg.spark.filters import column_paths
 from floe_dagster_iceberg.spark.jobs import run_action
 from floe_dagster_iceberg.spark.types import quote, spark_table
-from floe_dagster_iceberg.telemetry import attributes as names, describe_table, trace_properties, traced_step
+from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, trace_properties, traced_step
 
 _OPTION: Final = "snapshot-property."
 
@@ -61,7 +61,7 @@ class FrameTarget:
 
 
 def _describe(_: object, target: FrameTarget, *__: object, **___: object) -> dict[str, Any]:
-    return {**describe_table(target.table), names.ENGINE: "spark"}
+    return {**describe_table(target.table), attrs.ENGINE: "spark"}
 
 
 @traced_step("append", _describe)

@@ -8,14 +8,14 @@ from typing import Any, Final, ParamSpec
 from opentelemetry import metrics
 
 from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceResult, SnapshotInfo, TableHealth
-from floe_dagster_iceberg.telemetry import attributes as names
+from floe_dagster_iceberg.telemetry import attributes as attrs
 
 P = ParamSpec("P")
 
 # The SDK's own buckets are made for milliseconds: everything below five seconds would fall into one.
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
-_meter = metrics.get_meter(names.SCOPE)
+_meter = metrics.get_meter(attrs.SCOPE)
 _operations = _meter.create_counter("iceberg.operations", description="Operations on tables, by name and status.")
 _errors = _meter.create_counter("iceberg.errors", description="Failed operations, by name and error type.")
 _durations = _meter.create_histogram(
@@ -69,24 +69,24 @@ def _harmless(record: Callable[P, None]) -> Callable[P, None]:
 @_harmless
 def count_operation(operation: str, seconds: float, *, error_type: str | None = None) -> None:
     """An operation ended."""
-    _operations.add(1, {names.OPERATION: operation, names.STATUS: "ok" if error_type is None else "error"})
-    _durations.record(seconds, {names.OPERATION: operation})
+    _operations.add(1, {attrs.OPERATION: operation, attrs.STATUS: "ok" if error_type is None else "error"})
+    _durations.record(seconds, {attrs.OPERATION: operation})
     if error_type is not None:
-        _errors.add(1, {names.OPERATION: operation, names.ERROR_TYPE: error_type})
+        _errors.add(1, {attrs.OPERATION: operation, attrs.ERROR_TYPE: error_type})
 
 
 @_harmless
-def count_written(snapshot: SnapshotInfo, told: dict[str, Any]) -> None:
+def count_written(snapshot: SnapshotInfo, attributes: dict[str, Any]) -> None:
     """A commit put rows into a table."""
-    where = _where(told)
+    where = _where(attributes)
     _records_written.add(snapshot.added_records, where)
     _bytes_written.add(snapshot.added_bytes, where)
 
 
 @_harmless
-def count_read(rows: int, size_bytes: int, told: dict[str, Any]) -> None:
+def count_read(rows: int, size_bytes: int, attributes: dict[str, Any]) -> None:
     """Rows of a table were read."""
-    where = _where(told)
+    where = _where(attributes)
     _records_read.add(rows, where)
     _bytes_read.add(size_bytes, where)
 
@@ -94,25 +94,25 @@ def count_read(rows: int, size_bytes: int, told: dict[str, Any]) -> None:
 @_harmless
 def count_conflict(table: str, *, engine: str) -> None:
     """Another writer was ahead of an attempt to commit."""
-    _conflicts.add(1, {names.TABLE: table, names.ENGINE: engine})
+    _conflicts.add(1, {attrs.TABLE: table, attrs.ENGINE: engine})
 
 
 @_harmless
 def count_retry(table: str, *, engine: str) -> None:
     """A commit is tried again."""
-    _retries.add(1, {names.TABLE: table, names.ENGINE: engine})
+    _retries.add(1, {attrs.TABLE: table, attrs.ENGINE: engine})
 
 
 @_harmless
-def count_deduplicated(told: dict[str, Any]) -> None:
+def count_deduplicated(attributes: dict[str, Any]) -> None:
     """A write found its work done."""
-    _deduplicated.add(1, _where(told))
+    _deduplicated.add(1, _where(attributes))
 
 
 @_harmless
 def count_maintenance(result: MaintenanceResult) -> None:
     """Maintenance did something to a table."""
-    where = {names.TABLE: str(result.table), names.MAINTENANCE_OPERATION: result.operation.value}
+    where = {attrs.TABLE: str(result.table), attrs.MAINTENANCE_OPERATION: result.operation.value}
     if result.files_added:
         _files_rewritten.add(result.files_removed, where)
     if result.operation is MaintenanceOperation.SNAPSHOT_EXPIRY:
@@ -122,17 +122,17 @@ def count_maintenance(result: MaintenanceResult) -> None:
 @_harmless
 def count_reclaimed(table: str, operation: MaintenanceOperation, size_bytes: int) -> None:
     """Maintenance deleted files for good; what is only replaced, or in quarantine, still takes its room."""
-    _bytes_reclaimed.add(size_bytes, {names.TABLE: table, names.MAINTENANCE_OPERATION: operation.value})
+    _bytes_reclaimed.add(size_bytes, {attrs.TABLE: table, attrs.MAINTENANCE_OPERATION: operation.value})
 
 
 @_harmless
 def set_health(health: TableHealth) -> None:
     """A table was measured; what the tier does not read keeps its last value."""
-    where = {names.TABLE: str(health.table)}
+    where = {attrs.TABLE: str(health.table)}
     for field, gauge in _health.items():
         if (value := getattr(health, field)) is not None:
             gauge.set(value, where)
 
 
-def _where(told: dict[str, Any]) -> dict[str, Any]:
-    return {name: told[name] for name in (names.TABLE, names.ENGINE) if name in told}
+def _where(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: attributes[name] for name in (attrs.TABLE, attrs.ENGINE) if name in attributes}

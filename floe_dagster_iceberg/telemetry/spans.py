@@ -13,7 +13,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, Status, StatusCode, Trac
 
 from floe_dagster_iceberg.models import MaintenanceResult, SnapshotInfo, snapshot_properties
 from floe_dagster_iceberg.secrets import message_of, redact_attributes
-from floe_dagster_iceberg.telemetry import attributes as names, metrics
+from floe_dagster_iceberg.telemetry import attributes as attrs, metrics
 from floe_dagster_iceberg.telemetry.logs import find_listener
 from floe_dagster_iceberg.telemetry.setup import start_prepared
 
@@ -29,17 +29,17 @@ class Operation:
         parent: The operation that it is part of.
     """
 
-    def __init__(self, name: str, span: Span, tracer: Tracer | None, told: dict[str, Any]) -> None:
-        self.name, self.told = name, told
+    def __init__(self, name: str, span: Span, tracer: Tracer | None, attributes: dict[str, Any]) -> None:
+        self.name, self.attributes = name, attributes
         self.parent = _running.get()
         self._span, self.tracer = span, tracer
         self._error: BaseException | None = None
 
-    def tell(self, told: Mapping[str, Any]) -> None:
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Add what has become known; None is nothing known."""
-        for name, value in told.items():
+        for name, value in attributes.items():
             if value is not None:
-                self.told[name] = value
+                self.attributes[name] = value
 
     def fail(self, error: BaseException) -> None:
         """Let the operation end as failed, although it returns."""
@@ -54,18 +54,18 @@ class Operation:
     def finish(self, error: BaseException | None, seconds: float, logger: Any, *, is_logged: bool) -> None:
         """End the span, count, and write the log event."""
         error = error or self._error
-        outcome: dict[str, Any] = {names.STATUS: "ok" if error is None else "error"}
+        outcome: dict[str, Any] = {attrs.STATUS: "ok" if error is None else "error"}
         if error is not None:
-            outcome[names.ERROR_TYPE] = type(error).__name__
+            outcome[attrs.ERROR_TYPE] = type(error).__name__
             if (attempts := getattr(error, "attempts", None)) is not None:
-                outcome[names.ATTEMPTS] = attempts
-        self.told.update(outcome)
+                outcome[attrs.ATTEMPTS] = attempts
+        self.attributes.update(outcome)
         # What happened to the table has happened; an exporter or a logger that fails must not make it look otherwise.
         with suppress(Exception):
             self._end_span(error)
         # Polaris' part of an operation is not the operation.
         counted = self.name.removeprefix("iceberg.")
-        metrics.count_operation(counted, seconds, error_type=outcome.get(names.ERROR_TYPE))
+        metrics.count_operation(counted, seconds, error_type=outcome.get(attrs.ERROR_TYPE))
         if is_logged:
             with suppress(Exception):
                 self._log(error, seconds, logger)
@@ -74,7 +74,7 @@ class Operation:
         span = self._span
         try:
             if span.is_recording():
-                span.set_attributes(redact_attributes(self.told))
+                span.set_attributes(redact_attributes(self.attributes))
                 span.set_status(Status(StatusCode.OK) if error is None else _failed(span, error))
         finally:
             span.end()
@@ -85,7 +85,7 @@ class Operation:
         write = find_listener(logger, level)
         if write is None:
             return
-        fields = {**redact_attributes(self.told), "duration_seconds": round(seconds, 4)}
+        fields = {**redact_attributes(self.attributes), "duration_seconds": round(seconds, 4)}
         if error is not None:
             fields["message"] = message_of(error)
         context = self._span.get_span_context()
@@ -111,7 +111,7 @@ class Telemetry:
 
     @contextmanager
     def operation(
-        self, name: str, told: Mapping[str, Any] | None = None, *, prefix: str = "iceberg", is_logged: bool = True
+        self, name: str, attributes: Mapping[str, Any] | None = None, *, prefix: str = "iceberg", is_logged: bool = True
     ) -> Iterator[Operation]:
         """A span around an operation, with its outcome, duration and a log event.
 
@@ -123,15 +123,15 @@ class Telemetry:
         """
         parent = _running.get()
         tracer = self._tracer or (None if parent is None else parent.tracer)
-        facts: dict[str, Any] = {names.OPERATION: name}
+        facts: dict[str, Any] = {attrs.OPERATION: name}
         if parent is not None:
             # What is true of every part of an operation: the catalog, and the run it is done for.
             facts |= {
                 key: value
-                for key, value in parent.told.items()
-                if key == names.CATALOG or key.startswith(names.DAGSTER)
+                for key, value in parent.attributes.items()
+                if key == attrs.CATALOG or key.startswith(attrs.DAGSTER)
             }
-        facts |= {**self.known, **(told or {})}
+        facts |= {**self.known, **(attributes or {})}
         span = _start_span(tracer, f"{prefix}.{name}")
         operation = Operation(f"{prefix}.{name}", span, tracer, facts)
         outer, token = _running.set(operation), otel_context.attach(trace.set_span_in_context(span))
@@ -146,13 +146,13 @@ class Telemetry:
             _running.reset(outer)
             # What became known of the object while the operation ran, a catalog's name for instance.
             for key, value in self.known.items():
-                operation.told.setdefault(key, value)
+                operation.attributes.setdefault(key, value)
             operation.finish(error, time.perf_counter() - started, self._logger, is_logged=is_logged)
 
 
-def step(name: str, told: Mapping[str, Any] | None = None) -> AbstractContextManager[Operation]:
+def step(name: str, attributes: Mapping[str, Any] | None = None) -> AbstractContextManager[Operation]:
     """A span around a part of the running operation; it has no log event of its own."""
-    return _STEPS.operation(name, told, is_logged=False)
+    return _STEPS.operation(name, attributes, is_logged=False)
 
 
 def running_operation() -> Operation | None:
@@ -160,32 +160,32 @@ def running_operation() -> Operation | None:
     return _running.get()
 
 
-def annotate(told: Mapping[str, Any]) -> None:
+def annotate(attributes: Mapping[str, Any]) -> None:
     """Tell what has become known about the running operation."""
     if (operation := _running.get()) is not None:
-        operation.tell(told)
+        operation.set_attributes(attributes)
 
 
 def describe_table(identifier: object) -> dict[str, Any]:
     """Which table an operation is about; names as PyIceberg spells them, in parts, are taken too."""
     name = ".".join(identifier) if isinstance(identifier, tuple) else str(identifier)
-    return {names.TABLE: name, names.NAMESPACE: name.rpartition(".")[0]}
+    return {attrs.TABLE: name, attrs.NAMESPACE: name.rpartition(".")[0]}
 
 
 def describe_snapshot(snapshot: SnapshotInfo) -> dict[str, Any]:
     """Which snapshot an operation made or looked at."""
-    return {names.SNAPSHOT_ID: snapshot.snapshot_id, names.SNAPSHOT_OPERATION: snapshot.operation.value}
+    return {attrs.SNAPSHOT_ID: snapshot.snapshot_id, attrs.SNAPSHOT_OPERATION: snapshot.operation.value}
 
 
 def describe_written(snapshot: SnapshotInfo) -> dict[str, Any]:
     """What a commit did to the rows."""
     return {
         **describe_snapshot(snapshot),
-        names.RECORDS_ADDED: snapshot.added_records,
-        names.RECORDS_REMOVED: snapshot.deleted_records,
-        names.FILES_ADDED: snapshot.added_files,
-        names.FILES_REMOVED: snapshot.deleted_files,
-        names.BYTES_ADDED: snapshot.added_bytes,
+        attrs.RECORDS_ADDED: snapshot.added_records,
+        attrs.RECORDS_REMOVED: snapshot.deleted_records,
+        attrs.FILES_ADDED: snapshot.added_files,
+        attrs.FILES_REMOVED: snapshot.deleted_files,
+        attrs.BYTES_ADDED: snapshot.added_bytes,
     }
 
 
@@ -200,14 +200,14 @@ def _start_span(tracer: Tracer | None, name: str) -> Span:
     with suppress(Exception):
         if tracer is None:
             start_prepared()
-            tracer = trace.get_tracer(names.SCOPE)
+            tracer = trace.get_tracer(attrs.SCOPE)
         return tracer.start_span(name)
     return NonRecordingSpan(trace.get_current_span().get_span_context())
 
 
 def _failed(span: Span, error: BaseException) -> Status:
     message = message_of(error)
-    span.add_event("exception", {names.EXCEPTION_TYPE: type(error).__name__, names.EXCEPTION_MESSAGE: message})
+    span.add_event("exception", {attrs.EXCEPTION_TYPE: type(error).__name__, attrs.EXCEPTION_MESSAGE: message})
     return Status(StatusCode.ERROR, message)
 
 
@@ -223,27 +223,27 @@ Describe = Callable[..., Mapping[str, Any]]
 Report = Callable[[Operation, Any], None]
 
 
-def tell_snapshot(operation: Operation, result: Any) -> None:
+def set_snapshot_attributes(operation: Operation, result: Any) -> None:
     """Tell which snapshot an operation returned, if it returned one."""
     if isinstance(result, SnapshotInfo):
-        operation.tell(describe_snapshot(result))
+        operation.set_attributes(describe_snapshot(result))
 
 
-def tell_written(operation: Operation, result: Any) -> None:
+def set_written_attributes(operation: Operation, result: Any) -> None:
     """Tell what the snapshot that an operation made did to the rows, and count it."""
     if isinstance(result, SnapshotInfo):
-        operation.tell(describe_written(result))
-        metrics.count_written(result, operation.told)
+        operation.set_attributes(describe_written(result))
+        metrics.count_written(result, operation.attributes)
 
 
-def tell_maintenance(operation: Operation, result: Any) -> None:
+def set_maintenance_attributes(operation: Operation, result: Any) -> None:
     """Tell what maintenance did to a table, and count it."""
     if isinstance(result, MaintenanceResult):
-        operation.tell(_describe_maintenance(result))
+        operation.set_attributes(_describe_maintenance(result))
         metrics.count_maintenance(result)
 
 
-def traced(name: str, describe: Describe, *, report: Report = tell_snapshot) -> Callable[[M], M]:
+def traced(name: str, describe: Describe, *, report: Report = set_snapshot_attributes) -> Callable[[M], M]:
     """Make a method of something that has `_telemetry` an operation.
 
     Args:
@@ -264,7 +264,7 @@ def traced(name: str, describe: Describe, *, report: Report = tell_snapshot) -> 
     return decorate
 
 
-def traced_step(name: str, describe: Describe, *, report: Report = tell_snapshot) -> Callable[[M], M]:
+def traced_step(name: str, describe: Describe, *, report: Report = set_snapshot_attributes) -> Callable[[M], M]:
     """Make a function a part of the operation that calls it: a span of its own, and no log event.
 
     Args:
@@ -301,19 +301,19 @@ def _reported(
 
 
 def _describe_maintenance(result: MaintenanceResult) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        names.ENGINE: result.engine.value,
-        names.MAINTENANCE_OPERATION: result.operation.value,
-        names.MAINTENANCE_STATUS: result.status.value,
-        names.FILES_REMOVED: result.files_removed,
-        names.BYTES_REMOVED: result.bytes_removed,
-        names.FILES_ADDED: result.files_added,
-        names.BYTES_ADDED: result.bytes_added,
-        names.SNAPSHOTS_EXPIRED: result.snapshots_expired,
+    attributes: dict[str, Any] = {
+        attrs.ENGINE: result.engine.value,
+        attrs.MAINTENANCE_OPERATION: result.operation.value,
+        attrs.MAINTENANCE_STATUS: result.status.value,
+        attrs.FILES_REMOVED: result.files_removed,
+        attrs.BYTES_REMOVED: result.bytes_removed,
+        attrs.FILES_ADDED: result.files_added,
+        attrs.BYTES_ADDED: result.bytes_added,
+        attrs.SNAPSHOTS_EXPIRED: result.snapshots_expired,
     }
     if result.snapshot_id_after is not None:
-        told[names.SNAPSHOT_ID] = result.snapshot_id_after
-    return told
+        attributes[attrs.SNAPSHOT_ID] = result.snapshot_id_after
+    return attributes
 
 
 def _described(describe: Describe, args: Any, kwargs: Any) -> Mapping[str, Any]:

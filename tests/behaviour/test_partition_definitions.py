@@ -203,7 +203,7 @@ def test_files_of_other_partitions_are_not_touched(warehouse: Warehouse) -> None
     assert [str(file["partition"]["by_day"]) for file in kept] == [before]
 
 
-def test_a_partitioned_asset_without_a_column_is_told_what_to_set(warehouse: Warehouse) -> None:
+def test_a_partitioned_asset_without_a_column_is_reported_what_to_set(warehouse: Warehouse) -> None:
     @asset(partitions_def=REGIONS)
     def events() -> Any:
         return warehouse.frame({"region": ["eu"]})

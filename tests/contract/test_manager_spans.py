@@ -177,9 +177,15 @@ def test_each_operation_that_succeeds_leaves_its_span(
 
     known = {"catalog.name": "floe"}
     commit = SpanTree("iceberg.commit", {"operation": "commit", "commit.attempts": 1, **OF_TABLE, **known})
-    told = {"operation": operation_of(method), "engine": "pyiceberg", **known, **expected.subject, **expected.result}
+    recorded = {
+        "operation": operation_of(method),
+        "engine": "pyiceberg",
+        **known,
+        **expected.subject,
+        **expected.result,
+    }
     assert recorder.trees() == [
-        SpanTree(f"iceberg.{operation_of(method)}", told, children=[commit] if expected.commits else [])
+        SpanTree(f"iceberg.{operation_of(method)}", recorded, children=[commit] if expected.commits else [])
     ]
 
 
@@ -211,5 +217,5 @@ def test_each_operation_that_fails_leaves_its_span(recorder: SpanRecorder, metho
     failed = {"error": "CatalogConnectionError"}
     known = {"catalog.name": "unreachable", "engine": "pyiceberg"}
     connecting = SpanTree("iceberg.connect_catalog", {"operation": "connect_catalog", **known}, **failed)
-    told = {"operation": operation_of(method), **known, **expected.subject}
-    assert recorder.trees() == [SpanTree(f"iceberg.{operation_of(method)}", told, **failed, children=[connecting])]
+    recorded = {"operation": operation_of(method), **known, **expected.subject}
+    assert recorder.trees() == [SpanTree(f"iceberg.{operation_of(method)}", recorded, **failed, children=[connecting])]

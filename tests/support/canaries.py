@@ -71,8 +71,8 @@ class Told:
 
     def add_error(self, what: str, error: BaseException) -> None:
         """Everything that an error shows of itself and of what it came from."""
-        told = [*traceback.format_exception(error), repr(error), repr(error.args), repr(vars(error))]
-        self.others[what] = "\n".join(told)
+        recorded = [*traceback.format_exception(error), repr(error), repr(error.args), repr(vars(error))]
+        self.others[what] = "\n".join(recorded)
 
     def _without_overlooked(self, text: str | bytes) -> str | bytes:
         if self._overlooked is None:
@@ -85,15 +85,15 @@ class Told:
 @contextmanager
 def listening(folder: Path) -> Iterator[Told]:
     """Hear our own loggers at every level; files below the folder are read when it is asked what was told."""
-    told = Told(folder)
-    handler = logging.StreamHandler(told.log)
+    recorded = Told(folder)
+    handler = logging.StreamHandler(recorded.log)
     loggers = [logging.getLogger(name) for name in _OWN_LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
     try:
-        yield told
+        yield recorded
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.removeHandler(handler)

@@ -52,7 +52,7 @@ def runs_on(lake: str, item: pytest.Item) -> bool:
     return item.get_closest_marker("lakes") is not None and "place" in fixtures and not left_out
 
 
-def tell_what_did_not_run(reporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def print_what_did_not_run(reporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Nothing is left out silently."""
     lake = config.stash[LAKE]
     if lake != "sqlite":
@@ -65,17 +65,17 @@ def tell_what_did_not_run(reporter: pytest.TerminalReporter, config: pytest.Conf
         reporter.line("On SQLite and files. `make test-lakes` holds the same promises on PostgreSQL, REST and S3.")
 
 
-def tell_figures(reporter: pytest.TerminalReporter) -> None:
+def print_figures(reporter: pytest.TerminalReporter) -> None:
     """What tests that count something have counted; under xdist they cannot print it themselves."""
-    told = [
+    recorded = [
         f"{report.nodeid.partition('::test_')[2].partition('_whose')[0]}: {figures}"
         for report in reporter.getreports("passed")
         for name, figures in report.user_properties
         if name == FIGURES
     ]
-    if told:
+    if recorded:
         reporter.section("figures")
-    for line in told:
+    for line in recorded:
         reporter.line(line)
 
 

@@ -96,8 +96,8 @@ def _tree(span: ReadableSpan) -> SpanTree:
         assert span.events == ()
         return SpanTree(span.name, attributes)
     (event,) = span.events
-    told = dict(event.attributes or {})
+    recorded = dict(event.attributes or {})
     assert event.name == "exception"
-    assert told == {"exception.type": attributes.pop("error.type"), "exception.message": span.status.description}
+    assert recorded == {"exception.type": attributes.pop("error.type"), "exception.message": span.status.description}
     assert span.status.description
-    return SpanTree(span.name, attributes, error=str(told["exception.type"]))
+    return SpanTree(span.name, attributes, error=str(recorded["exception.type"]))

@@ -102,7 +102,7 @@ def test_the_older_shape_is_read_in_full() -> None:
     assert artifacts.spark.master == "local[1]"
 
 
-def test_shapes_are_told_apart_by_keys_and_not_by_version() -> None:
+def test_shapes_are_reported_apart_by_keys_and_not_by_version() -> None:
     floe = {"version": "1.0.0", "plugins": {"catalog": {"type": "rest", "config": {"uri": "http://a"}}}}
     older = {"version": "0.3.0", "catalog": {"type": "rest", "uri": "http://a"}}
     assert CompiledArtifacts.from_dict(floe).catalog == CompiledArtifacts.from_dict(older).catalog

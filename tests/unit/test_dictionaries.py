@@ -43,7 +43,7 @@ def test_a_column_that_is_mostly_null_is_judged_by_its_values() -> None:
     assert unrepeated_columns(pa.table({"ids": ids, "codes": codes, "nothing": pa.nulls(ROWS, pa.int64())})) == {"ids"}
 
 
-def test_uuids_are_told_apart() -> None:
+def test_uuids_are_reported_apart() -> None:
     values = pa.array([uuid.UUID(int=number).bytes for number in range(ROWS)], pa.binary(16))
 
     assert unrepeated_columns(pa.table({"x": pa.ExtensionArray.from_storage(pa.uuid(), values)})) == {"x"}

@@ -68,10 +68,10 @@ def test_a_policy_without_arguments_maintains_every_table_carefully() -> None:
     ],
 )
 def test_a_floor_holds_unless_its_rail_is_overridden(
-    policy: type[BaseModel], floor: dict[str, Any], beyond: dict[str, Any], told: str, rail: str
+    policy: type[BaseModel], floor: dict[str, Any], beyond: dict[str, Any], recorded: str, rail: str
 ) -> None:
     assert policy(**floor)
-    with pytest.raises(ValidationError, match=f"{told} is .* name '{rail}' in .*overrides"):
+    with pytest.raises(ValidationError, match=f"{recorded} is .* name '{rail}' in .*overrides"):
         policy(**beyond)
     assert policy.model_validate({**beyond, "overrides": [rail]})
 

@@ -15,8 +15,8 @@ from floe_dagster_iceberg.models.quantities import Duration, SizeInBytes, counte
         (timedelta(minutes=90, seconds=1.5), "1 hour 30 minutes 1.5 seconds"),
     ],
 )
-def test_a_duration_is_told_in_units(duration: timedelta, told: str) -> None:
-    assert format_duration(duration) == told
+def test_a_duration_is_reported_in_units(duration: timedelta, recorded: str) -> None:
+    assert format_duration(duration) == recorded
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
         TypeAdapter(SizeInBytes[int]).validate_python(text)
 
 
-def test_a_size_is_told_with_the_unit_that_keeps_it_short() -> None:
+def test_a_size_is_reported_with_the_unit_that_keeps_it_short() -> None:
     assert [format_bytes(size) for size in (0, 1023, 2**20, 2**60)] == ["0 B", "1023 B", "1.0 MiB", "1024.0 PiB"]
 
 

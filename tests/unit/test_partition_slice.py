@@ -73,15 +73,15 @@ def test_a_time_range_survives_json() -> None:
     assert PartitionSlice.model_validate_json(rows.model_dump_json()) == rows
 
 
-def test_a_slice_is_told_by_its_windows_and_keys() -> None:
+def test_a_slice_is_reported_by_its_windows_and_keys() -> None:
     start, end = (datetime(2024, 1, day, 5, tzinfo=UTC) for day in (1, 2))
     day = TimeRange(column="ts", start=start, end=end, timezone="America/New_York")
     hour = TimeRange(column="ts", start=start, end=start.replace(hour=6))
     regions = KeySet(column="region", keys=("a", "b", "c", "d", "e"))
 
-    told = str(PartitionSlice(any_of=((day, regions),)))
+    recorded = str(PartitionSlice(any_of=((day, regions),)))
 
-    assert told == (
+    assert recorded == (
         "ts from 2024-01-01 to before 2024-01-02 in America/New_York and region is 'a' or 'b' or 'c' or one of 2 more"
     )
     assert str(hour) == "ts from 2024-01-01 05:00 to before 2024-01-01 06:00 in UTC"

@@ -222,7 +222,7 @@ NOT_PROPERTIES = {"properties", "catalog_name", "bucket", "prefix", "container",
 
 @pytest.mark.requirement("S2-FR-010", "S2-FR-045")
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row.plugin}.{row.field}" for row in ROWS])
-def test_a_field_is_told_to_both_engines_in_their_words(row: Row) -> None:
+def test_a_field_is_reported_to_both_engines_in_their_words(row: Row) -> None:
     plugin = built_in(row.kind, row.plugin, {**row.needed, row.field: row.value})
     if row.python is not None:
         assert row.python in plugin.pyiceberg_properties().items()
@@ -235,9 +235,9 @@ def test_a_field_is_told_to_both_engines_in_their_words(row: Row) -> None:
     ("kind", "name"), [(kind, name) for kind, plugins in BUILT_INS.items() for name in plugins if name != "polaris"]
 )
 def test_no_field_is_missing_from_the_table_above(kind: Kind, name: str) -> None:
-    told = {row.field for row in ROWS if (row.kind, row.plugin) == (kind, name)}
+    recorded = {row.field for row in ROWS if (row.kind, row.plugin) == (kind, name)}
     fields = set(BUILT_INS[kind][name].config_type.model_fields) - NOT_PROPERTIES
-    assert fields - told - ({"warehouse"} if kind == "storage" else set()) == set()
+    assert fields - recorded - ({"warehouse"} if kind == "storage" else set()) == set()
 
 
 def test_polaris_says_what_rest_says_and_asks_for_its_roles() -> None:
@@ -258,7 +258,7 @@ def test_polaris_says_what_rest_says_and_asks_for_its_roles() -> None:
         ("storage", "azure", AZURE, "io-impl", "org.apache.iceberg.azure.adlsv2.ADLSFileIO"),
     ],
 )
-def test_spark_is_told_which_classes_to_use(
+def test_spark_is_reported_which_classes_to_use(
     kind: Kind, name: str, config: dict[str, Any], key: str, value: str
 ) -> None:
     assert built_in(kind, name, config).spark_properties()[key] == value
@@ -304,7 +304,7 @@ def test_an_endpoint_brings_a_region_and_the_path_style() -> None:
     )
 
 
-def test_checksums_are_told_to_the_process_because_no_engine_has_a_property_for_them(
+def test_checksums_are_reported_to_the_process_because_no_engine_has_a_property_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     variables = ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION")
@@ -329,7 +329,9 @@ def test_checksums_are_told_to_the_process_because_no_engine_has_a_property_for_
         ("storage", "azure", AZURE, ["iceberg-azure-bundle"]),
     ],
 )
-def test_spark_is_told_which_jars_it_needs(kind: Kind, name: str, config: dict[str, Any], packages: list[str]) -> None:
+def test_spark_is_reported_which_jars_it_needs(
+    kind: Kind, name: str, config: dict[str, Any], packages: list[str]
+) -> None:
     assert built_in(kind, name, config).spark_packages() == packages
 
 

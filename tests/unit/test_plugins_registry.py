@@ -241,7 +241,7 @@ def test_two_packages_that_offer_the_same_plugin_are_an_error(tmp_path: Path, mo
         open_catalog_plugin("polaris", {})
 
 
-def test_a_missing_library_or_service_is_told_as_one_of_our_errors() -> None:
+def test_a_missing_library_or_service_is_reported_as_one_of_our_errors() -> None:
     plugin = open_catalog_plugin("hive", {"uri": "thrift://127.0.0.1:1"})
     with pytest.raises(FloeStorageError):
         plugin.connect({})

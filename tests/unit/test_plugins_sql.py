@@ -61,7 +61,7 @@ def test_purging_a_table_deletes_its_files(plugin: CatalogPlugin, tmp_path: Path
 
 
 @pytest.mark.requirement("S0-X1..6")
-def test_what_cannot_be_done_is_told_in_our_errors(plugin: CatalogPlugin) -> None:
+def test_what_cannot_be_done_is_reported_in_our_errors(plugin: CatalogPlugin) -> None:
     plugin.create_namespace("bronze")
     plugin.create_table("bronze.events", SCHEMA)
     with pytest.raises(TableAlreadyExistsError, match=r"bronze\.events"):

@@ -20,7 +20,7 @@ from floe_dagster_iceberg.secrets import remember_secret
 TABLE = "bronze.orders"
 
 
-def told(error: BaseException) -> errors.FloeStorageError:
+def recorded(error: BaseException) -> errors.FloeStorageError:
     with pytest.raises(errors.FloeStorageError) as caught, translated("floe", table=TABLE):
         raise error
     return caught.value
@@ -64,7 +64,7 @@ def told(error: BaseException) -> errors.FloeStorageError:
 def test_a_foreign_exception_becomes_ours_and_stays_as_the_cause(
     foreign: BaseException, ours: type[errors.FloeStorageError]
 ) -> None:
-    error = told(foreign)
+    error = recorded(foreign)
     assert type(error) is ours
     assert error.__cause__ is foreign
     assert TABLE in str(error) or "floe" in str(error) or "bronze" in str(error)
@@ -77,26 +77,26 @@ def test_a_server_that_does_not_answer_is_named_before_the_cause() -> None:
     with pytest.raises(requests.exceptions.ConnectionError) as unknown:
         requests.get("http://user:canary@nowhere.invalid:8181/v1", timeout=5)
 
-    assert f"'floe' is unreachable: {url} refused the connection. Check" in str(told(refused.value))
+    assert f"'floe' is unreachable: {url} refused the connection. Check" in str(recorded(refused.value))
     assert "'floe' is unreachable: http://nowhere.invalid:8181 has a host name that is not known here. Check" in str(
-        told(unknown.value)
+        recorded(unknown.value)
     )
 
 
 def test_a_long_reason_is_cut_between_words() -> None:
-    reason = str(told(exceptions.CommitFailedException("word " * 100)))
+    reason = str(recorded(exceptions.CommitFailedException("word " * 100)))
 
     assert "word …" in reason
 
 
 @pytest.mark.requirement("S3-6")
 def test_a_missing_table_reads_short_and_actionable() -> None:
-    assert str(told(exceptions.NoSuchTableError("internal detail"))).startswith("Table 'bronze.orders' not found")
+    assert str(recorded(exceptions.NoSuchTableError("internal detail"))).startswith("Table 'bronze.orders' not found")
 
 
 @pytest.mark.requirement("S0-X1..6")
 def test_a_missing_namespace_is_named_by_its_table() -> None:
-    assert told(exceptions.NoSuchNamespaceError("x")).details["namespace"] == "bronze"
+    assert recorded(exceptions.NoSuchNamespaceError("x")).details["namespace"] == "bronze"
 
 
 def test_what_nobody_mapped_goes_on_unchanged() -> None:
@@ -106,7 +106,9 @@ def test_what_nobody_mapped_goes_on_unchanged() -> None:
 
 def test_a_wrong_database_password_is_an_authentication_error() -> None:
     refused = Exception('FATAL:  password authentication failed for user "app"')
-    assert isinstance(told(sqlalchemy.exc.OperationalError("connect", {}, refused)), errors.CatalogAuthenticationError)
+    assert isinstance(
+        recorded(sqlalchemy.exc.OperationalError("connect", {}, refused)), errors.CatalogAuthenticationError
+    )
 
 
 @pytest.mark.requirement("S2-FR-046", "S3-6")
@@ -114,7 +116,7 @@ def test_response_bodies_and_secrets_are_gone_from_the_whole_chain() -> None:
     remember_secret("canary-aa-secret")
     foreign = exceptions.ServerError("RESTError 500: Could not decode json payload: <p>body</p> canary-aa-secret")
     foreign.__cause__ = ValueError("seen canary-aa-secret")
-    printed = "".join(traceback.format_exception(told(foreign)))
+    printed = "".join(traceback.format_exception(recorded(foreign)))
     assert "<p>body" not in printed
     assert "canary-aa-secret" not in printed.replace('remember_secret("canary-aa-secret")', "")
 
@@ -128,7 +130,7 @@ def test_a_refused_answer_is_not_quoted() -> None:
     try:
         Token.model_validate({"access_token": "canary-" + "bb-secret"})
     except PydanticError as refused:
-        error = told(refused)
+        error = recorded(refused)
     assert "canary-bb-secret" not in "".join(traceback.format_exception(error))
     assert "access_token" in str(error.__cause__)
 

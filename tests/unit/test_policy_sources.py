@@ -211,11 +211,13 @@ def test_artifacts_give_policy_schedules_and_sensor() -> None:
 @pytest.mark.requirement("S2-FR-032", "S2-C3")
 def test_no_schedule_runs_unless_the_artifacts_say_so() -> None:
     silent = MaintenanceSettings.from_artifacts({}).schedules
-    told = MaintenanceSettings.from_artifacts({"enabled": True, "orphans": {"enabled": False}}).schedules
+    recorded = MaintenanceSettings.from_artifacts({"enabled": True, "orphans": {"enabled": False}}).schedules
 
     assert {which: schedule.cron for which, schedule in silent.items()} == DEFAULT_CRONS
     assert not any(schedule.enabled for schedule in silent.values())
-    assert {which for which, schedule in told.items() if not schedule.enabled} == {MaintenanceOperation.ORPHAN_FILES}
+    assert {which for which, schedule in recorded.items() if not schedule.enabled} == {
+        MaintenanceOperation.ORPHAN_FILES
+    }
 
 
 @pytest.mark.parametrize(
@@ -268,7 +270,7 @@ def test_a_bad_maintenance_setting_is_named_by_its_path(maintenance: dict[str, A
         ({"compaction": {"min_input_files": "x", "small_file_ratio": 2}}, "Input should be less than 1; compaction."),
     ],
 )
-def test_a_value_that_is_refused_is_told_with_what_it_must_be(artifacts: dict[str, Any], sentence: str) -> None:
+def test_a_value_that_is_refused_is_reported_with_what_it_must_be(artifacts: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValidationError) as refused:
         PolicySources(artifacts=artifacts).resolve()
 

@@ -34,7 +34,7 @@ from floe_dagster_iceberg.errors import (
 from floe_dagster_iceberg.models import IcebergTableManagerConfig, TableIdentifier
 from floe_dagster_iceberg.plugins.error_translation import translated
 from floe_dagster_iceberg.table.names import table_name
-from floe_dagster_iceberg.telemetry import attributes as names, describe_table, step
+from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, step
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
 _SHORTEST_WAIT_SECONDS = 0.02
@@ -168,7 +168,7 @@ def commit(
     name = table_name(target)
     with step("commit", describe_table(name)) as operation:
         committed = _commit(target, name, stage, budget, snapshot_id=snapshot_id, on_lost_response=on_lost_response)
-        operation.tell({names.ATTEMPTS: committed.attempts})
+        operation.set_attributes({attrs.ATTEMPTS: committed.attempts})
         return committed
 
 

@@ -16,7 +16,7 @@ from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, StoragePlugin
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, refresh
 from floe_dagster_iceberg.table.manager.repair import repair_table
 from floe_dagster_iceberg.table.names import TableRef, table_name, to_identifier
-from floe_dagster_iceberg.telemetry import Telemetry, attributes as names, describe_table
+from floe_dagster_iceberg.telemetry import Telemetry, attributes as attrs, describe_table
 
 Answer = TypeVar("Answer")
 
@@ -36,7 +36,7 @@ class CatalogSession:
         self._source, self._storage_plugin = catalog_plugin, storage_plugin
         self.config = config or IcebergTableManagerConfig()
         self._telemetry = Telemetry(tracer, logger)
-        self._telemetry.known = {names.CATALOG: _name_of(catalog_plugin), names.ENGINE: "pyiceberg"}
+        self._telemetry.known = {attrs.CATALOG: _name_of(catalog_plugin), attrs.ENGINE: "pyiceberg"}
         self._connecting = Lock()
         self._connected: Catalog | None = None
 

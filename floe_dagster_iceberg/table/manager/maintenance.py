@@ -4,13 +4,13 @@ from floe_dagster_iceberg.models import CompactionStrategy, MaintenanceResult
 from floe_dagster_iceberg.table.maintenance.compaction import compact
 from floe_dagster_iceberg.table.manager.base import CatalogSession, table_attributes
 from floe_dagster_iceberg.table.names import TableRef
-from floe_dagster_iceberg.telemetry import tell_maintenance, traced
+from floe_dagster_iceberg.telemetry import set_maintenance_attributes, traced
 
 
 class CompactionOperations(CatalogSession):
     """Rewriting files. Only when asked: the manager never starts it by itself."""
 
-    @traced("compact_table", table_attributes, report=tell_maintenance)
+    @traced("compact_table", table_attributes, report=set_maintenance_attributes)
     def compact_table(self, table: TableRef, strategy: CompactionStrategy | None = None) -> MaintenanceResult:
         """Rewrite files that are too small or too large, in one commit that changes no row.
 

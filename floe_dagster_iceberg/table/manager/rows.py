@@ -18,12 +18,12 @@ from floe_dagster_iceberg.table.names import TableRef, to_identifier
 from floe_dagster_iceberg.table.write.delete import delete_rows
 from floe_dagster_iceberg.table.write.row_scope import RowScope
 from floe_dagster_iceberg.table.write.write import TableWrite, write_rows
-from floe_dagster_iceberg.telemetry import annotate, attributes as names, tell_written, traced
+from floe_dagster_iceberg.telemetry import annotate, attributes as attrs, set_written_attributes, traced
 
 
 def _mode_attributes(mode: WriteMode) -> Callable[..., dict[str, Any]]:
     def describe(table: TableRef, *_: Any, **__: Any) -> dict[str, Any]:
-        return {**table_attributes(table), names.WRITE_MODE: mode.value}
+        return {**table_attributes(table), attrs.WRITE_MODE: mode.value}
 
     return describe
 
@@ -33,13 +33,13 @@ def _config_attributes(
 ) -> dict[str, Any]:
     del data
     mode = config.mode if config is not None else keywords.get("mode", WriteMode.APPEND)
-    return {**table_attributes(table), names.WRITE_MODE: str(mode)}
+    return {**table_attributes(table), attrs.WRITE_MODE: str(mode)}
 
 
 class RowOperations(MetadataSession):
     """Writing and deleting rows. Each call is one commit that readers see whole or not at all."""
 
-    @traced("append", _mode_attributes(WriteMode.APPEND), report=tell_written)
+    @traced("append", _mode_attributes(WriteMode.APPEND), report=set_written_attributes)
     def append(
         self,
         table: TableRef,
@@ -76,7 +76,7 @@ class RowOperations(MetadataSession):
             evolve_schema=evolve_schema,
         )
 
-    @traced("overwrite", _mode_attributes(WriteMode.OVERWRITE), report=tell_written)
+    @traced("overwrite", _mode_attributes(WriteMode.OVERWRITE), report=set_written_attributes)
     def overwrite(
         self,
         table: TableRef,
@@ -119,7 +119,7 @@ class RowOperations(MetadataSession):
             evolve_schema=evolve_schema,
         )
 
-    @traced("upsert", _mode_attributes(WriteMode.UPSERT), report=tell_written)
+    @traced("upsert", _mode_attributes(WriteMode.UPSERT), report=set_written_attributes)
     def upsert(
         self,
         table: TableRef,
@@ -161,7 +161,7 @@ class RowOperations(MetadataSession):
             evolve_schema=evolve_schema,
         )
 
-    @traced("delete", table_attributes, report=tell_written)
+    @traced("delete", table_attributes, report=set_written_attributes)
     def delete(
         self,
         table: TableRef,
@@ -196,7 +196,7 @@ class RowOperations(MetadataSession):
         )
         return None if snapshot is None else SnapshotInfo.from_pyiceberg_snapshot(snapshot)
 
-    @traced("write_data", _config_attributes, report=tell_written)
+    @traced("write_data", _config_attributes, report=set_written_attributes)
     def write_data(
         self,
         table: TableRef,
@@ -230,7 +230,7 @@ class RowOperations(MetadataSession):
         rows = to_arrow_rows(data)
         loaded = self._load(table)
         strategy = settings.commit_strategy or self.config.default_commit_strategy
-        annotate({names.COMMIT_STRATEGY: strategy.value})
+        annotate({attrs.COMMIT_STRATEGY: strategy.value})
         result = write_rows(
             loaded,
             rows,
@@ -246,7 +246,7 @@ class RowOperations(MetadataSession):
             ),
             self._budget,
         )
-        annotate({names.ATTEMPTS: result.attempts})
+        annotate({attrs.ATTEMPTS: result.attempts})
         return result.snapshot
 
 

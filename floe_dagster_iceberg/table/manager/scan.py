@@ -23,23 +23,23 @@ from floe_dagster_iceberg.table.filter.file_pruning import FileMatcher
 from floe_dagster_iceberg.table.filter.row_filter import CheckedFilter, compares_uuids, mask_rows, to_row_filter
 from floe_dagster_iceberg.table.manager.base import CatalogSession, table_attributes
 from floe_dagster_iceberg.table.names import TableRef, table_name
-from floe_dagster_iceberg.telemetry import Operation, attributes as names, running_operation, traced
+from floe_dagster_iceberg.telemetry import Operation, attributes as attrs, running_operation, traced
 from floe_dagster_iceberg.telemetry.metrics import count_read
 
 
 def _scan_attributes(table: TableRef, columns: Sequence[str] | None = None, *_: Any, **__: Any) -> dict[str, Any]:
-    return table_attributes(table) | ({names.COLUMNS: list(columns)} if columns is not None else {})
+    return table_attributes(table) | ({attrs.COLUMNS: list(columns)} if columns is not None else {})
 
 
-def _tell_rows(operation: Operation, rows: pa.Table) -> None:
-    operation.tell({names.RECORDS_READ: rows.num_rows, names.BYTES_READ: rows.nbytes})
-    count_read(rows.num_rows, rows.nbytes, operation.told)
+def _set_rows_attributes(operation: Operation, rows: pa.Table) -> None:
+    operation.set_attributes({attrs.RECORDS_READ: rows.num_rows, attrs.BYTES_READ: rows.nbytes})
+    count_read(rows.num_rows, rows.nbytes, operation.attributes)
 
 
 class ScanOperations(CatalogSession):
     """Reading rows, now or as they were."""
 
-    @traced("scan", _scan_attributes, report=_tell_rows)
+    @traced("scan", _scan_attributes, report=_set_rows_attributes)
     def scan(
         self,
         table: TableRef,
@@ -103,13 +103,13 @@ class ScanOperations(CatalogSession):
 def _counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Count what passes; the operation that opened the stream has ended when it is read."""
     operation = running_operation()
-    told = {} if operation is None else operation.told
-    return _counting(batches, told)
+    attributes = {} if operation is None else operation.attributes
+    return _counting(batches, attributes)
 
 
-def _counting(batches: Iterator[pa.RecordBatch], told: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+def _counting(batches: Iterator[pa.RecordBatch], attributes: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        count_read(batch.num_rows, batch.nbytes, told)
+        count_read(batch.num_rows, batch.nbytes, attributes)
         yield batch
 
 

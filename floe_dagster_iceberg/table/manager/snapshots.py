@@ -14,7 +14,7 @@ from floe_dagster_iceberg.table.maintenance.expire_files import bring_back_lost_
 from floe_dagster_iceberg.table.maintenance.expiry import Retention, newest_first, stage_expiry
 from floe_dagster_iceberg.table.manager.base import MetadataSession, table_attributes
 from floe_dagster_iceberg.table.names import TableRef, table_name, to_identifier
-from floe_dagster_iceberg.telemetry import annotate, attributes as names, traced
+from floe_dagster_iceberg.telemetry import annotate, attributes as attrs, traced
 
 _MILLISECONDS_PER_DAY = 24 * 60 * 60 * 1000
 
@@ -249,7 +249,7 @@ class SnapshotOperations(MetadataSession):
         keep = _positive(keep, "The number of snapshots to keep", name) or self.config.min_snapshots_to_keep
         retention = Retention(older_than_ms=older_than_ms, min_snapshots_to_keep=keep, now_ms=now_ms)
         expired = self._expire(self._load_newest(table), retention)
-        annotate({names.SNAPSHOTS_EXPIRED: expired})
+        annotate({attrs.SNAPSHOTS_EXPIRED: expired})
         return expired
 
     def _expire(self, table: Table, retention: Retention) -> int:

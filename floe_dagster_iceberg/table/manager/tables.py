@@ -11,11 +11,11 @@ from floe_dagster_iceberg.table.manager.base import CatalogSession, table_attrib
 from floe_dagster_iceberg.table.names import TableRef, to_identifier
 from floe_dagster_iceberg.table.schema.convert import SchemaLike, SpecLike, to_iceberg_schema, to_iceberg_spec
 from floe_dagster_iceberg.table.write.create_table import ensure_namespace, ensure_parent
-from floe_dagster_iceberg.telemetry import attributes as names, traced
+from floe_dagster_iceberg.telemetry import attributes as attrs, traced
 
 
 def _namespace_attributes(namespace: "NamespaceRef" = "", *_: object, **__: object) -> dict[str, str]:
-    return {names.NAMESPACE: namespace if isinstance(namespace, str) else ".".join(namespace)}
+    return {attrs.NAMESPACE: namespace if isinstance(namespace, str) else ".".join(namespace)}
 
 
 NamespaceRef = str | Sequence[str]

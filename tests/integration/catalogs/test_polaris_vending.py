@@ -99,9 +99,9 @@ def test_lent_keys_reach_no_log_and_no_event(polaris: PolarisLake, caplog: pytes
 
     iceberg = polaris.resource()
     result = materialize([orders], resources={"io_manager": ArrowIcebergIOManager(iceberg=iceberg)})
-    told = caplog.text + "".join(str(event) for event in result.all_events) + repr(iceberg)
+    recorded = caplog.text + "".join(str(event) for event in result.all_events) + repr(iceberg)
     assert polaris.storage.lent
-    assert not [secret for secret in polaris.storage.lent if secret in told]
+    assert not [secret for secret in polaris.storage.lent if secret in recorded]
 
 
 @pytest.mark.requirement("S3-1")

@@ -101,7 +101,7 @@ def test_what_would_keep_a_code_location_from_loading_is_red(
     assert complaint in message
 
 
-def test_one_fault_is_told_once(lake: CommandLine) -> None:
+def test_one_fault_is_reported_once(lake: CommandLine) -> None:
     lake.write_artifacts(catalog={"type": "sqk"})
 
     found = states(lake, "doctor", exit_code=1)
@@ -139,7 +139,7 @@ def test_permissions_are_tried_without_making_a_table(lake: CommandLine, stub: R
 
 
 @pytest.mark.parametrize("java_home", ["/nowhere", None])
-def test_without_java_the_remedy_is_told(
+def test_without_java_the_remedy_is_reported(
     lake: CommandLine, monkeypatch: pytest.MonkeyPatch, java_home: str | None
 ) -> None:
     monkeypatch.setenv("PATH", "")

@@ -85,7 +85,7 @@ def test_it_overwrites_nothing_and_then_writes_nothing(project: Path) -> None:
     assert not (project / "definitions.py").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     result = CliRunner().invoke(main, ["init", str(tmp_path / "file" / "shop")])

@@ -29,11 +29,11 @@ def data_files(lake: CommandLine, name: str) -> int:
 def test_without_execute_nothing_changes(lake: CommandLine, command: list[str]) -> None:
     before = fingerprint(lake)
 
-    told = lake.run(*command).stdout
+    recorded = lake.run(*command).stdout
 
     assert fingerprint(lake) == before
-    assert "Rewrite 6 files of 1 partition into" in told
-    assert told.rstrip().endswith("floe-iceberg maintain '*' --operation compaction --execute")
+    assert "Rewrite 6 files of 1 partition into" in recorded
+    assert recorded.rstrip().endswith("floe-iceberg maintain '*' --operation compaction --execute")
 
 
 def test_a_plan_ends_with_the_command_that_does_it(lake: CommandLine) -> None:
@@ -99,13 +99,13 @@ def test_the_policy_is_that_of_the_artifacts(lake: CommandLine) -> None:
     assert data_files(lake, "bronze.events") == 6
 
 
-def test_a_rail_that_stops_an_operation_is_told(lake: CommandLine) -> None:
+def test_a_rail_that_stops_an_operation_is_reported(lake: CommandLine) -> None:
     lake.fill("bronze.kept", files=3, properties={"gc.enabled": "false"})
 
-    told = lake.run("maintain", "bronze.kept", "-o", "snapshot_expiry", "--execute").stdout
+    recorded = lake.run("maintain", "bronze.kept", "-o", "snapshot_expiry", "--execute").stdout
 
-    assert "blocked" in told
-    assert "gc_disabled" in told
+    assert "blocked" in recorded
+    assert "gc_disabled" in recorded
     assert len(lake.table("bronze.kept").snapshots()) == 3
 
 
@@ -113,9 +113,9 @@ def test_a_table_that_fails_does_not_stop_the_others(lake: CommandLine) -> None:
     lake.fill("bronze.broken", files=1)
     lake.lose_metadata("bronze.broken")
 
-    told = lake.run("maintain", "bronze.*", "-o", "compaction", "--execute", exit_code=1).stdout
+    recorded = lake.run("maintain", "bronze.*", "-o", "compaction", "--execute", exit_code=1).stdout
 
-    assert "failed" in told
+    assert "failed" in recorded
     assert data_files(lake, "bronze.events") == 1
 
 
@@ -130,13 +130,13 @@ def test_an_unknown_operation_is_refused_with_the_known_ones(lake: CommandLine) 
     assert "snapshot_expiry" in refused
 
 
-def test_a_setting_of_the_artifacts_that_is_wrong_is_told(lake: CommandLine) -> None:
+def test_a_setting_of_the_artifacts_that_is_wrong_is_reported(lake: CommandLine) -> None:
     lake.write_artifacts(orchestrator={"type": "dagster", "config": {"maintenance": {"compaction": {"cron": 5}}}})
 
     assert "maintenance.compaction.cron: Input should be a valid string" in lake.run("plan", exit_code=1).stderr
 
 
-def test_what_is_wrong_with_the_policy_is_told_before_the_catalog_is_asked(lake: CommandLine) -> None:
+def test_what_is_wrong_with_the_policy_is_reported_before_the_catalog_is_asked(lake: CommandLine) -> None:
     bad = {"type": "dagster", "config": {"maintenance": {"engine": "sparc"}}}
     lake.write_artifacts(catalog={"type": "rest", "config": {"uri": "http://127.0.0.1:1"}}, orchestrator=bad)
 
@@ -146,14 +146,14 @@ def test_what_is_wrong_with_the_policy_is_told_before_the_catalog_is_asked(lake:
 def test_the_plan_of_one_table_tells_what_the_policy_decided(lake: CommandLine) -> None:
     lake.fill("bronze.kept", files=1, properties={"floe.maintenance.expiry.max-age": "30d"})
 
-    told = " ".join(lake.run("plan", "bronze.kept").stdout.split())
+    recorded = " ".join(lake.run("plan", "bronze.kept").stdout.split())
     entries = lake.json("plan", "bronze.kept", "-o", "snapshot_expiry")["entries"]
 
-    assert "expiry.max_age 30 days table property" in told
+    assert "expiry.max_age 30 days table property" in recorded
     assert {"name": "expiry.max_age", "value": "30 days", "source": "table property"} in entries[0]["policy"]
 
 
-def test_a_table_that_is_named_and_broken_is_told_as_failed(lake: CommandLine) -> None:
+def test_a_table_that_is_named_and_broken_is_reported_as_failed(lake: CommandLine) -> None:
     lake.lose_metadata("bronze.quiet")
 
     [entry] = lake.json("maintain", "bronze.quiet", "-o", "compaction", "--execute", exit_code=1)["entries"]

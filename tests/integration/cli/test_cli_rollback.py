@@ -92,7 +92,7 @@ def test_what_was_not_shown_is_not_undone(lake: CommandLine) -> None:
         (["--as-of", "yesterday"], "is not a timestamp. Write it as 2026-01-31"),
     ],
 )
-def test_a_snapshot_that_cannot_be_had_is_told(lake: CommandLine, arguments: list[str], sentence: str) -> None:
+def test_a_snapshot_that_cannot_be_had_is_reported(lake: CommandLine, arguments: list[str], sentence: str) -> None:
     before = current(lake)
 
     assert sentence in lake.run("rollback", TABLE, *arguments, "--yes", exit_code=1).stderr

@@ -81,7 +81,7 @@ def filter_of_another_type() -> AssetsDefinition:
 
 @pytest.mark.requirement("S2-FR-044")
 @pytest.mark.parametrize("build", [outside, repeated, not_a_frame, unreadable_filter, filter_of_another_type])
-def test_what_goes_wrong_is_told_without_a_value_of_the_data(
+def test_what_goes_wrong_is_reported_without_a_value_of_the_data(
     run: Run, spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture, build: Callable[[], AssetsDefinition]
 ) -> None:
     @asset
@@ -95,6 +95,6 @@ def test_what_goes_wrong_is_told_without_a_value_of_the_data(
         result = run(numbers, broken, selection=[broken], partition_key=key)
 
     assert not result.success
-    told = [str(event) for event in result.all_events if not event.is_successful_output]
-    told += [span.to_json() for span in spans.get_finished_spans()]
-    assert CANARY not in "\n".join([*told, caplog.text])
+    recorded = [str(event) for event in result.all_events if not event.is_successful_output]
+    recorded += [span.to_json() for span in spans.get_finished_spans()]
+    assert CANARY not in "\n".join([*recorded, caplog.text])

@@ -163,7 +163,7 @@ def test_a_byte_budget_takes_the_partitions_that_lose_most_files_for_each_byte(m
     assert "For the next run's budget: 1 more group." in result.plan.summary
 
 
-def test_a_budget_that_nothing_fits_into_is_told(manager: IcebergTableManager) -> None:
+def test_a_budget_that_nothing_fits_into_is_reported(manager: IcebergTableManager) -> None:
     make_orders(manager, batches=2, days=1)
     capped = EAGER.model_copy(update={"budget": MaintenanceBudget(max_rewrite_bytes=1)})
 
@@ -183,13 +183,13 @@ def test_partial_progress_commits_groups_as_they_finish(manager: IcebergTableMan
     assert content(manager) == rows
 
 
-def test_progress_is_told_group_by_group(manager: IcebergTableManager) -> None:
+def test_progress_is_reported_group_by_group(manager: IcebergTableManager) -> None:
     make_orders(manager, batches=2, days=3)
-    told: list[str] = []
+    recorded: list[str] = []
 
-    TableMaintenance(manager, progress=told.append).execute(COMPACTION, ORDERS, EAGER)
+    TableMaintenance(manager, progress=recorded.append).execute(COMPACTION, ORDERS, EAGER)
 
-    assert told[-1] == "3 of 3 groups of files rewritten"
+    assert recorded[-1] == "3 of 3 groups of files rewritten"
 
 
 @pytest.mark.requirement("S2-FR-031")

@@ -120,16 +120,16 @@ def test_a_tag_that_is_made_after_the_plan_saves_its_snapshot(spark_upkeep: Upke
         manager.create_tag(ORDERS, "late", first)
         return session
 
-    told: list[str] = []
+    recorded: list[str] = []
     maintenance = TableMaintenance(
-        manager, spark=session_a_moment_later, clock=lambda: later(8 * DAY), progress=told.append
+        manager, spark=session_a_moment_later, clock=lambda: later(8 * DAY), progress=recorded.append
     )
     result = maintenance.execute(EXPIRY, ORDERS, EAGER.model_copy(update={"engine": MaintenanceEngine.SPARK}))
 
     assert (result.status, result.plan.snapshots, result.snapshots_expired) == (MaintenanceStatus.DONE, 3, 2)
     assert content(manager, ref="late") == checksum(rows_of(0, days=1))
-    assert told[0].startswith("Spark starts snapshot_expiry of bronze.orders: Expire 3 of 4 snapshots")
-    assert told[-1].startswith("2 snapshots expired")
+    assert recorded[0].startswith("Spark starts snapshot_expiry of bronze.orders: Expire 3 of 4 snapshots")
+    assert recorded[-1].startswith("2 snapshots expired")
     # The plan named more files than were deleted, so nobody knows their bytes.
     assert (result.files_removed < result.plan.input_files, result.bytes_removed) == (True, 0)
 
@@ -158,7 +158,7 @@ def test_a_writer_that_keeps_replacing_the_files_wins_and_nobody_fails(spark_upk
     assert content(spark_upkeep.manager) == checksum(pa.concat_tables(last))
 
 
-def test_what_fails_in_spark_is_told_by_what_follows_from_it(spark_upkeep: Upkeep) -> None:
+def test_what_fails_in_spark_is_reported_by_what_follows_from_it(spark_upkeep: Upkeep) -> None:
     make_orders(spark_upkeep.manager, batches=1)
     tagged = spark_upkeep.manager.create_tag(ORDERS, "keep").snapshot_id
     procedures = SparkProcedures(spark_upkeep.session, "floe")

@@ -27,7 +27,7 @@ FILES = {"data file": "**/*.parquet", "manifest": "**/*-m?.avro", "manifest list
 @pytest.mark.requirement("S2-E6")
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.parametrize("pattern", FILES.values(), ids=FILES)
-def test_damaged_files_are_told_and_nothing_is_changed(
+def test_damaged_files_are_reported_and_nothing_is_changed(
     lake: Lake, manager: IcebergTableManager, pattern: str, damage: Callable[[Path], object]
 ) -> None:
     manager.create_table("bronze.people", ROWS.schema)

@@ -172,7 +172,7 @@ def test_files_that_cannot_be_deleted_do_not_hide_the_first_error(lake: Lake, ma
 
 
 @pytest.mark.requirement("S2-E4")
-def test_a_refusal_by_the_storage_is_told_with_the_remedy(manager: IcebergTableManager) -> None:
+def test_a_refusal_by_the_storage_is_reported_with_the_remedy(manager: IcebergTableManager) -> None:
     def denied() -> OSError:
         return PermissionError(errno.EACCES, "Permission denied")
 

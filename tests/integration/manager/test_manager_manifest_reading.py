@@ -96,7 +96,7 @@ def test_scans_are_planned_like_pyiceberg_plans_them(lake: Lake, manager: Iceber
     assert tasks(NullSafeScan.of_table(table, row_filter=where)) == tasks(table.scan(row_filter=where))
 
 
-def test_a_file_that_was_cut_off_anywhere_is_told_from_a_shorter_one(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_off_anywhere_is_reported_from_a_shorter_one(tmp_path: Path) -> None:
     # Thousands of reads, so on this machine's files whatever the lake.
     with closing(open_catalog(tmp_path)) as catalog:
         manager = IcebergTableManager(catalog)

@@ -147,7 +147,7 @@ def test_a_long_one_has_several_blocks_whatever_compresses_them(tmp_path: Path, 
     assert_same_manifests(tmp_path, schema, spec, entries_of(1_203, [5]), version=2, codec=codec)
 
 
-def test_specs_that_look_alike_are_told_apart(tmp_path: Path) -> None:
+def test_specs_that_look_alike_are_reported_apart(tmp_path: Path) -> None:
     for kind in ("string", "long", "decimal"):
         schema, spec = specified(kind)
         assert_same_manifests(tmp_path, schema, spec, entries_of(2, [TYPES[kind][2]]), version=2, codec="gzip")

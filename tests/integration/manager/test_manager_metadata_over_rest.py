@@ -75,7 +75,7 @@ def test_names_are_given_and_moved(stub: RestStub, rest: IcebergTableManager) ->
 
 
 @pytest.mark.requirement("S2-US1.2", "S2-US4.4")
-def test_the_server_is_told_where_all_names_must_stand(
+def test_the_server_is_reported_where_all_names_must_stand(
     stub: RestStub, rest: IcebergTableManager, beside: IcebergTableManager
 ) -> None:
     grown = grow(stub.catalog.load_table(T), [days_ago(day) for day in (9, 8, 7)])

@@ -112,7 +112,7 @@ def test_a_store_that_hangs_ends_the_write_within_its_bounds(polaris: PolarisLak
 
 @pytest.mark.requirement("S2-FR-047")
 @pytest.mark.parametrize("wrong", ["bucket", "secret"])
-def test_a_wrong_bucket_or_secret_is_told_when_the_resource_is_set_up(polaris: PolarisLake, wrong: str) -> None:
+def test_a_wrong_bucket_or_secret_is_reported_when_the_resource_is_set_up(polaris: PolarisLake, wrong: str) -> None:
     storage = polaris.storage_settings(
         access_key_id=polaris.s3.access_key_id,
         secret_access_key="wrong-canary-secret" if wrong == "secret" else polaris.s3.secret_access_key,

@@ -49,10 +49,10 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def told(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
-    with listening(scene.home) as told:
-        monkeypatch.setattr(trace, "get_tracer", provider_into(told.spans).get_tracer)
-        yield told
+def recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+    with listening(scene.home) as recorded:
+        monkeypatch.setattr(trace, "get_tracer", provider_into(recorded.spans).get_tracer)
+        yield recorded
 
 
 def returning(name: str, frame: Any, *, partitioned_by: str | None = None, **settings: Any) -> AssetsDefinition:
@@ -135,37 +135,37 @@ def numbers_of_a_file(canary: Canary) -> pa.RecordBatchReader:
 
 
 @pytest.mark.parametrize("case", SUCCESSES)
-def test_a_write_tells_no_value_of_its_rows(scene: Scene, told: Told, case: str, capfd: Any) -> None:
+def test_a_write_tells_no_value_of_its_rows(scene: Scene, recorded: Told, case: str, capfd: Any) -> None:
     canary = Canary()
 
     assert scene.run(SUCCESSES[case](scene, canary))
 
-    told.others["output"] = "".join(capfd.readouterr())
-    assert told.places_with(canary) == []
+    recorded.others["output"] = "".join(capfd.readouterr())
+    assert recorded.places_with(canary) == []
 
 
 @pytest.mark.parametrize("case", [*FAILURES, "of its own 1", "of its own 2", "of its own 3"])
-def test_a_write_that_fails_tells_no_value_of_its_rows(scene: Scene, told: Told, case: str, capfd: Any) -> None:
+def test_a_write_that_fails_tells_no_value_of_its_rows(scene: Scene, recorded: Told, case: str, capfd: Any) -> None:
     canary, own = Canary(), list(FAILURES_OF_ONE[scene.warehouse.engine].values())
     build = FAILURES[case] if case in FAILURES else own[int(case[-1]) - 1]
 
     assert not scene.run(build(scene, canary))
 
-    told.others["output"] = "".join(capfd.readouterr())
-    assert '"status": "error"' in told.places()["spans"]
-    assert told.places_with(canary) == []
+    recorded.others["output"] = "".join(capfd.readouterr())
+    assert '"status": "error"' in recorded.places()["spans"]
+    assert recorded.places_with(canary) == []
 
 
 @pytest.mark.parametrize("case", FILTERS)
 def test_a_read_tells_neither_the_literals_of_its_filter_nor_a_value_of_its_rows(
-    scene: Scene, told: Told, case: str, capfd: Any
+    scene: Scene, recorded: Told, case: str, capfd: Any
 ) -> None:
     canary = Canary()
     row_filter = FILTERS[case].format(word=canary.word, number=canary.number)
 
     assert scene.run(reading(scene, row_filter)) is (case == "right")
 
-    told.others["output"] = "".join(capfd.readouterr())
+    recorded.others["output"] = "".join(capfd.readouterr())
     # Dagster itself keeps what is written into a definition: there, and only there, the filter stands as it was given.
-    told.overlook(row_filter)
-    assert told.places_with(canary, scene.people) == []
+    recorded.overlook(row_filter)
+    assert recorded.places_with(canary, scene.people) == []

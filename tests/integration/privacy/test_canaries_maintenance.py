@@ -21,11 +21,11 @@ pytestmark = pytest.mark.requirement("S2-FR-044")
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     (tmp_path / "dagster").mkdir()
-    with listening(tmp_path / "dagster") as told:
-        monkeypatch.setattr(trace, "get_tracer", provider_into(told.spans).get_tracer)
-        yield told
+    with listening(tmp_path / "dagster") as recorded:
+        monkeypatch.setattr(trace, "get_tracer", provider_into(recorded.spans).get_tracer)
+        yield recorded
 
 
 def fill(lake: NeglectedLake, table: str, canary: Canary) -> None:
@@ -47,7 +47,7 @@ def damage(lake: NeglectedLake, table: str) -> None:
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 @pytest.mark.parametrize("engine", ["pyiceberg", "spark"])
 def test_maintenance_tells_no_value_of_the_rows(
-    tmp_path: Path, told: Told, engine: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, recorded: Told, engine: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lake, canary = NeglectedLake(tmp_path), Canary()
     fill(lake, "bronze.sound", canary)
@@ -60,11 +60,11 @@ def test_maintenance_tells_no_value_of_the_rows(
         # Started outside of a run, so that the run leaves it to the tests that follow.
         assert bundle["pyspark"].spark_session is not None
 
-    with DagsterInstance.local_temp(str(told.folder)) as instance:
+    with DagsterInstance.local_temp(str(recorded.folder)) as instance:
         for asset in MAINTENANCE_ASSETS:
             config = {} if asset is MaintenanceOperation.TABLE_HEALTH else {"engine": engine}
             run_asset(bundle.definitions(), asset.value, config, instance=instance)
 
-    told.others["output"] = "".join(capfd.readouterr())
-    assert '"status": "error"' in told.places()["spans"]
-    assert told.places_with(canary) == []
+    recorded.others["output"] = "".join(capfd.readouterr())
+    assert '"status": "error"' in recorded.places()["spans"]
+    assert recorded.places_with(canary) == []

@@ -94,10 +94,10 @@ def lose_everything(lake: Lake) -> None:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[Told]:
+def recorded(tmp_path: Path) -> Iterator[Told]:
     (tmp_path / "nothing").mkdir()
-    with listening(tmp_path / "nothing") as told:
-        yield told
+    with listening(tmp_path / "nothing") as recorded:
+        yield recorded
 
 
 def fill(manager: IcebergTableManager, table: str, canary: Canary) -> None:
@@ -110,9 +110,9 @@ def fill(manager: IcebergTableManager, table: str, canary: Canary) -> None:
 
 @pytest.mark.parametrize("state", [leave_sound, damage_rows, lose_everything])
 def test_no_operation_tells_a_value(
-    lake: Lake, told: Told, state: Callable[[Lake], None], capfd: pytest.CaptureFixture[str]
+    lake: Lake, recorded: Told, state: Callable[[Lake], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    tracer, canary = provider_into(told.spans).get_tracer("test"), Canary()
+    tracer, canary = provider_into(recorded.spans).get_tracer("test"), Canary()
     manager = IcebergTableManager(lake.catalog, tracer=tracer, logger=logging.getLogger("floe_dagster_iceberg"))
     for name in CALLS:
         fill(manager, f"bronze.{name}", canary)
@@ -121,14 +121,14 @@ def test_no_operation_tells_a_value(
         try:
             result = call(manager, f"bronze.{name}", canary)
         except FloeStorageError as error:
-            told.add_error(name, error)
+            recorded.add_error(name, error)
         else:
-            told.others[name] = "" if isinstance(result, pa.Table) else repr(result)
+            recorded.others[name] = "" if isinstance(result, pa.Table) else repr(result)
 
-    told.others["output"] = "".join(capfd.readouterr())
+    recorded.others["output"] = "".join(capfd.readouterr())
     counted = process_numbers().reader.get_metrics_data()
-    told.others["metrics"] = "" if counted is None else counted.to_json()
-    assert told.places_with(canary) == []
+    recorded.others["metrics"] = "" if counted is None else counted.to_json()
+    assert recorded.places_with(canary) == []
 
 
 def test_a_new_operation_needs_a_call_here() -> None:

@@ -53,10 +53,10 @@ def stub(tmp_path: Path) -> Iterator[RestStub]:
 
 
 @pytest.fixture
-def told(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
-    with listening(home) as told:
-        monkeypatch.setattr(trace, "get_tracer", provider_into(told.spans).get_tracer)
-        yield told
+def recorded(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+    with listening(home) as recorded:
+        monkeypatch.setattr(trace, "get_tracer", provider_into(recorded.spans).get_tracer)
+        yield recorded
 
 
 @asset
@@ -86,7 +86,11 @@ def polaris(stub: RestStub, secret: Canary, **settings: Any) -> IcebergResource:
 
 @pytest.mark.parametrize("failure", [*itertools.product(FAULTS, ["an error", "a page"])], ids=" with ".join)
 def test_a_server_that_fails_is_not_quoted(
-    stub: RestStub, instance: DagsterInstance, told: Told, failure: tuple[str, str], capfd: pytest.CaptureFixture[str]
+    stub: RestStub,
+    instance: DagsterInstance,
+    recorded: Told,
+    failure: tuple[str, str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     secret, words, (where, body) = Canary(), Canary(), failure
     error = {"error": {"message": words.word, "type": words.word, "code": 0, "stack": [words.word]}}
@@ -97,12 +101,12 @@ def test_a_server_that_fails_is_not_quoted(
     assert not run(polaris(stub, secret), instance)
 
     assert stub.count(method, path) > 0
-    told.others["output"] = "".join(capfd.readouterr())
-    assert told.places_with(secret, words) == []
+    recorded.others["output"] = "".join(capfd.readouterr())
+    assert recorded.places_with(secret, words) == []
 
 
 def test_what_a_catalog_vends_is_not_told(
-    stub: RestStub, instance: DagsterInstance, told: Told, capfd: pytest.CaptureFixture[str]
+    stub: RestStub, instance: DagsterInstance, recorded: Told, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret, vended = Canary(), Canary()
     stub.catalog.create_table("public.orders", pa.schema([("id", pa.int64())]))
@@ -112,13 +116,13 @@ def test_what_a_catalog_vends_is_not_told(
     assert run(iceberg, instance)
     assert run(iceberg, instance)
 
-    told.others["repr"] = f"{iceberg!r} {iceberg.catalog_plugin!r} {iceberg.table_manager!r}"
-    told.others["output"] = "".join(capfd.readouterr())
-    assert told.places_with(secret, vended) == []
+    recorded.others["repr"] = f"{iceberg!r} {iceberg.catalog_plugin!r} {iceberg.table_manager!r}"
+    recorded.others["output"] = "".join(capfd.readouterr())
+    assert recorded.places_with(secret, vended) == []
 
 
 def test_keys_of_a_storage_that_refuses_them_are_not_told(
-    tmp_path: Path, instance: DagsterInstance, told: Told, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, instance: DagsterInstance, recorded: Told, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = Canary()
     with refused_url() as nobody:
@@ -132,13 +136,15 @@ def test_keys_of_a_storage_that_refuses_them_are_not_told(
 
         assert not run(iceberg, instance)
 
-    told.others["repr"] = f"{iceberg!r} {iceberg.storage_plugin!r} {SparkSettings(catalog_conf=iceberg.spark_conf())!r}"
-    told.others["output"] = "".join(capfd.readouterr())
-    assert told.places_with(secret) == []
+    recorded.others["repr"] = (
+        f"{iceberg!r} {iceberg.storage_plugin!r} {SparkSettings(catalog_conf=iceberg.spark_conf())!r}"
+    )
+    recorded.others["output"] = "".join(capfd.readouterr())
+    assert recorded.places_with(secret) == []
 
 
 def test_the_password_of_a_database_that_is_away_is_not_told(
-    tmp_path: Path, instance: DagsterInstance, told: Told, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, instance: DagsterInstance, recorded: Told, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = Canary()
     iceberg = IcebergResource(
@@ -150,7 +156,7 @@ def test_the_password_of_a_database_that_is_away_is_not_told(
 
     with pytest.raises(FloeStorageError) as caught:
         iceberg.table_manager.list_namespaces()
-    told.add_error("error", caught.value)
-    told.others["repr"] = f"{iceberg!r} {iceberg.catalog_plugin!r}"
-    told.others["output"] = "".join(capfd.readouterr())
-    assert told.places_with(secret) == []
+    recorded.add_error("error", caught.value)
+    recorded.others["repr"] = f"{iceberg!r} {iceberg.catalog_plugin!r}"
+    recorded.others["output"] = "".join(capfd.readouterr())
+    assert recorded.places_with(secret) == []

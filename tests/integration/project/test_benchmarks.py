@@ -75,7 +75,7 @@ def test_a_target_is_met_when_the_ratio_of_medians_stays_below_it() -> None:
     assert Target("", curve.ratio(20, "ours", to="raw"), 0.5).met is None
 
 
-def test_contenders_that_end_with_different_rows_are_told_apart(tmp_path: Path) -> None:
+def test_contenders_that_end_with_different_rows_are_reported_apart(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     for table, days in (("left", 3), ("right", 4)):
         tables.create(lake.settings, table)

@@ -35,7 +35,7 @@ def test_servers_go_with_the_process_that_started_them(tmp_path: Path, how: sign
     wait_until(lambda: not any(map(answers, ports)), seconds=30, what="The end of the servers")
 
 
-def test_a_server_that_does_not_start_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_server_that_does_not_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "s3").write_text("a file, and no folder")
 
     with Servers.below(tmp_path) as servers:
@@ -60,7 +60,7 @@ def test_the_store_refuses_a_wrong_secret(servers: Servers) -> None:
 
 @pytest.mark.requirement("S1-T097-101")
 @pytest.mark.parametrize(("ci", "outcome"), [("true", ServerMissing), ("", pytest.skip.Exception)])
-def test_a_missing_server_fails_in_continuous_integration_and_is_told_elsewhere(
+def test_a_missing_server_fails_in_continuous_integration_and_is_reported_elsewhere(
     monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
 ) -> None:
     monkeypatch.setenv("CI", ci)

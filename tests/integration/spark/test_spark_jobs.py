@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from support.span_tree import SpanRecorder
 from support.spark_lake import SparkLake, keyed
 
-from floe_dagster_iceberg.telemetry import Telemetry, attributes as names
+from floe_dagster_iceberg.telemetry import Telemetry, attributes as attrs
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_jobs_are_tagged_with_trace_and_run_and_described_in_words(lake: SparkLa
     frame = lake.frame({"id": [1, 2]})
     lake.session.sparkContext.setLocalProperty("spark.job.description", before)
 
-    with Telemetry(recorder.tracer).operation("handle_output", {names.RUN_ID: run_id}):
+    with Telemetry(recorder.tracer).operation("handle_output", {attrs.RUN_ID: run_id}):
         lake.write(frame)
 
     (trace_id,) = recorder.trace_ids()

@@ -41,7 +41,7 @@ def test_counts_latencies_and_error_rates_can_be_queried(manager: IcebergTableMa
     assert numbers.changed("iceberg.operation.duration")[("append",)] == 5
 
 
-def test_a_quick_operation_is_told_from_a_slow_one(manager: IcebergTableManager, numbers: ProcessNumbers) -> None:
+def test_a_quick_operation_is_reported_from_a_slow_one(manager: IcebergTableManager, numbers: ProcessNumbers) -> None:
     manager.list_namespaces()
 
     (histogram,) = [
@@ -119,7 +119,7 @@ def test_a_table_that_is_measured_has_gauges(manager: IcebergTableManager, numbe
     assert numbers.changed("iceberg.table.total_bytes")[(ORDERS,)] == health.total_bytes
 
 
-def test_no_number_is_told_apart_by_snapshot_partition_or_run(
+def test_no_number_is_reported_apart_by_snapshot_partition_or_run(
     manager: IcebergTableManager, numbers: ProcessNumbers
 ) -> None:
     make_orders(manager, batches=2, days=2)

@@ -98,7 +98,7 @@ def test_a_run_sends_its_spans_and_metrics_with_the_product_as_their_resource(
     assert {("iceberg.commit", "iceberg.handle_output"), ("iceberg.scan", "iceberg.load_input")} <= parents
     kinds = {name: kind for name, (kind, _) in receiver.metrics().items()}
     assert (kinds["iceberg.operations"], kinds["iceberg.operation.duration"]) == ("sum", "histogram")
-    told = {
+    recorded = {
         "service.name": "Shop",
         "service.version": "1.2.3",
         "floe.product.name": "Shop",
@@ -109,7 +109,7 @@ def test_a_run_sends_its_spans_and_metrics_with_the_product_as_their_resource(
         "deployment.environment.name": "dev",
     }
     for resource in [*(span.resource for span in spans.values()), *receiver.metric_resources()]:
-        assert told.items() <= resource.items()
+        assert recorded.items() <= resource.items()
     assert {headers["authorization"] for headers in receiver.headers} == {f"Bearer {TOKEN}"}
     assert TOKEN not in answer["said"] + str(receiver.sent)
 
@@ -155,7 +155,7 @@ def test_telemetry_that_is_switched_off_by_the_environment_loads_no_sdk(tmp_path
 
 
 @pytest.mark.parametrize("endpoint", ["http://[nobody", "${NOT_SET_ANYWHERE}"])
-def test_an_address_that_makes_no_sense_is_told_once_and_then_forgotten(
+def test_an_address_that_makes_no_sense_is_reported_once_and_then_forgotten(
     endpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepare(TelemetrySettings(endpoint))
@@ -186,7 +186,7 @@ def test_an_address_that_makes_no_sense_is_told_once_and_then_forgotten(
     ],
     ids=["no flag", "no mapping", "no gRPC", "no secret"],
 )
-def test_settings_that_make_no_sense_are_told_and_nothing_else_suffers(
+def test_settings_that_make_no_sense_are_reported_and_nothing_else_suffers(
     tmp_path: Path, telemetry: Any, complaint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bundle = create_iceberg_resources(artifacts(tmp_path, telemetry))

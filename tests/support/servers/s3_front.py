@@ -37,9 +37,9 @@ class Folders:
             if not folder.is_dir():
                 known = next(parent for parent in folder.parents if parent.is_dir())
                 folder.mkdir(parents=True, exist_ok=True)
-                await self._tell(known)
+                await self._set_result_attributes(known)
 
-    async def _tell(self, folder: Path) -> None:
+    async def _set_result_attributes(self, folder: Path) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._control)
         query = urlencode({"dir": str(folder.relative_to(self._root))})
         writer.write(f"POST /vfs/forget?{query} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
