@@ -234,9 +234,9 @@ class CompactionError(IcebergError):
 class MaintenanceRefusedError(IcebergError):
     """A guardrail stopped a maintenance operation before it changed anything."""
 
-    def __init__(self, table: object, *, rail: str, reason: str) -> None:
-        self.rail, self.reason = rail, reason
-        super().__init__(f"Maintenance of '{table}' refused by '{rail}': {reason}.", table=table)
+    def __init__(self, table: object, *, guardrail: str, reason: str) -> None:
+        self.guardrail, self.reason = guardrail, reason
+        super().__init__(f"Maintenance of '{table}' refused by '{guardrail}': {reason}.", table=table)
 
 
 class EngineCapabilityError(IcebergError):

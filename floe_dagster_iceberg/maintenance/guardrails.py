@@ -100,7 +100,7 @@ class _Guardrails:
         if refused and guardrail not in self._overrides:
             name = ".".join(self._table.name())
             raise MaintenanceRefusedError(
-                name, rail=guardrail.value, reason=f"{reason}, or name '{guardrail}' in overrides"
+                name, guardrail=guardrail.value, reason=f"{reason}, or name '{guardrail}' in overrides"
             )
 
     def refuse_without_gc(self) -> None:

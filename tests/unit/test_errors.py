@@ -48,8 +48,8 @@ EXAMPLES: list[tuple[FloeStorageError, dict[str, Any]]] = [
     (errors.RollbackError(TABLE, snapshot=7, reason=REASON), {"snapshot": 7, "reason": REASON}),
     (errors.CompactionError("It failed. Try again.", table=TABLE), {}),
     (
-        errors.MaintenanceRefusedError(TABLE, rail="gc_disabled", reason=REASON),
-        {"rail": "gc_disabled", "reason": REASON},
+        errors.MaintenanceRefusedError(TABLE, guardrail="gc_disabled", reason=REASON),
+        {"guardrail": "gc_disabled", "reason": REASON},
     ),
     (errors.EngineCapabilityError("It cannot. Use Spark.", engine="pyiceberg", table=TABLE), {"engine": "pyiceberg"}),
     (
@@ -140,7 +140,9 @@ def test_only_what_may_pass_by_itself_is_retryable(error: FloeStorageError, kept
 def test_a_message_gives_the_arguments_that_matter_and_ends_a_sentence(
     error: FloeStorageError, kept: dict[str, Any]
 ) -> None:
-    said = [kept[name] for name in kept.keys() & {"reason", "namespace", "snapshot", "reference", "catalog", "rail"}]
+    said = [
+        kept[name] for name in kept.keys() & {"reason", "namespace", "snapshot", "reference", "catalog", "guardrail"}
+    ]
 
     assert all(str(value) in str(error) for value in said)
     assert str(error).endswith(".")

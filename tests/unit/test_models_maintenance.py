@@ -60,7 +60,7 @@ def test_a_policy_without_arguments_maintains_every_table_carefully() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "floor", "beyond", "told", "rail"),
+    ("policy", "floor", "beyond", "told", "guardrail"),
     [
         (ExpiryPolicy, {"max_age": DAY}, {"max_age": DAY - HOUR}, "max_age of 23 hours", "expiry_age"),
         (OrphanPolicy, {"older_than": 3 * DAY}, {"older_than": 2 * DAY}, "older_than of 2 days", "orphan_age"),
@@ -68,12 +68,12 @@ def test_a_policy_without_arguments_maintains_every_table_carefully() -> None:
     ],
 )
 def test_a_floor_holds_unless_its_rail_is_overridden(
-    policy: type[BaseModel], floor: dict[str, Any], beyond: dict[str, Any], recorded: str, rail: str
+    policy: type[BaseModel], floor: dict[str, Any], beyond: dict[str, Any], recorded: str, guardrail: str
 ) -> None:
     assert policy(**floor)
-    with pytest.raises(ValidationError, match=f"{recorded} is .* name '{rail}' in .*overrides"):
+    with pytest.raises(ValidationError, match=f"{recorded} is .* name '{guardrail}' in .*overrides"):
         policy(**beyond)
-    assert policy.model_validate({**beyond, "overrides": [rail]})
+    assert policy.model_validate({**beyond, "overrides": [guardrail]})
 
 
 def test_a_floor_holds_inside_a_policy_as_well() -> None:
@@ -82,12 +82,14 @@ def test_a_floor_holds_inside_a_policy_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "rail"),
+    ("policy", "guardrail"),
     [(ExpiryPolicy, "orphan_age"), (CompactionPolicy, "gc_disabled"), (ManifestPolicy, "expiry_age")],
 )
-def test_a_guardrail_of_another_operation_cannot_be_overridden(policy: type[BaseModel], rail: str) -> None:
-    with pytest.raises(ValidationError, match=f"{policy.__name__} has no guardrail '{rail}' to override: known are"):
-        policy.model_validate({"overrides": [rail]})
+def test_a_guardrail_of_another_operation_cannot_be_overridden(policy: type[BaseModel], guardrail: str) -> None:
+    with pytest.raises(
+        ValidationError, match=f"{policy.__name__} has no guardrail '{guardrail}' to override: known are"
+    ):
+        policy.model_validate({"overrides": [guardrail]})
 
 
 def test_every_rail_belongs_to_an_operation() -> None:

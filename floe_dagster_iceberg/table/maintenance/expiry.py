@@ -122,7 +122,7 @@ def stage_expiry(
     if not allow_gc_disabled and metadata.properties.get("gc.enabled", "true").lower() == "false":
         raise MaintenanceRefusedError(
             table,
-            rail=Guardrail.GC_DISABLED.value,
+            guardrail=Guardrail.GC_DISABLED.value,
             reason="its property gc.enabled is false, so its snapshots may belong to another table too; "
             "set it to true if they do not",
         )

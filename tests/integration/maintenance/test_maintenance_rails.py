@@ -53,21 +53,21 @@ CASES = [
 
 
 @pytest.mark.requirement("S2-US4.4", "S2-FR-024")
-@pytest.mark.parametrize(("check", "arguments", "rail", "said"), CASES)
+@pytest.mark.parametrize(("check", "arguments", "guardrail", "said"), CASES)
 def test_a_rail_refuses_and_gives_way_to_its_own_name_alone(
-    manager: IcebergTableManager, check: Callable[..., None], arguments: dict[str, Any], rail: str, said: str
+    manager: IcebergTableManager, check: Callable[..., None], arguments: dict[str, Any], guardrail: str, said: str
 ) -> None:
     table = make_orders(manager)
-    others = [each for each in Guardrail if each != rail]
+    others = [each for each in Guardrail if each != guardrail]
     own_policy = ExpiryPolicy if check is expiry else OrphanPolicy
 
-    with pytest.raises(MaintenanceRefusedError, match=f"refused by '{rail}'") as refused:
+    with pytest.raises(MaintenanceRefusedError, match=f"refused by '{guardrail}'") as refused:
         check(table, [each for each in others if each in own_policy.guardrails], **dict(arguments))
-    check(table, [Guardrail(rail)], **dict(arguments))
+    check(table, [Guardrail(guardrail)], **dict(arguments))
 
     assert said in str(refused.value)
-    assert f"or name '{rail}' in overrides" in str(refused.value)
-    assert (refused.value.table, refused.value.rail) == (ORDERS, rail)
+    assert f"or name '{guardrail}' in overrides" in str(refused.value)
+    assert (refused.value.table, refused.value.guardrail) == (ORDERS, guardrail)
 
 
 @pytest.mark.parametrize("check", [expiry, orphan_policy])
