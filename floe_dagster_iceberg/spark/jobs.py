@@ -21,7 +21,7 @@ from floe_dagster_iceberg.telemetry import Operation, attributes as attrs, runni
 
 
 @dataclass(frozen=True)
-class JobMarks:
+class JobTags:
     """Marks for the jobs of one action.
 
     Attributes:
@@ -33,7 +33,7 @@ class JobMarks:
     description: str | None = None
 
     @classmethod
-    def of_running_operation(cls) -> "JobMarks":
+    def of_running_operation(cls) -> "JobTags":
         """Marks that lead to the trace and the Dagster run of what is going on."""
         operation = running_operation()
         if operation is None:
@@ -84,7 +84,7 @@ class _ActionThread(InheritableThread):
         self.outcome: Future[Any] = Future()
         self._spark, self._action, self._tag = session, action, f"floe-{uuid.uuid4().hex}"
         # Asked here, because the operation is that of the thread that wants the action.
-        self._marks = JobMarks.of_running_operation()
+        self._marks = JobTags.of_running_operation()
         self._begun, self._interrupted = threading.Event(), threading.Event()
         super().__init__(target=self._act, name=self._tag, daemon=True, session=session)
 
