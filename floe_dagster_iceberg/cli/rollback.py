@@ -56,7 +56,7 @@ def plan_rollback(lakehouse: Lakehouse, name: str, *, to: str | None = None, as_
     metadata, identifier = table.metadata, str(to_identifier(table))
     if as_of is not None:
         at_ms = to_timestamp_ms(_timestamp(as_of), argument="--as-of", table=identifier)
-        target = find_in_time(metadata, identifier, at_ms, moment=as_of)
+        target = find_in_time(metadata, identifier, at_ms, timestamp=as_of)
     else:
         ids = {ref: where.snapshot_id for ref, where in metadata.refs.items()}
         snapshot_id = ids.get(to or "")

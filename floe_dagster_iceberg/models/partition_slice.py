@@ -17,8 +17,8 @@ from floe_dagster_iceberg.models.base import FrozenModel
 _MOST_SHOWN: Final = 3
 
 
-def _to_utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC)
+def _to_utc(timestamp: datetime) -> datetime:
+    return timestamp.astimezone(UTC)
 
 
 def _sorted_keys(keys: object) -> object:
@@ -50,7 +50,7 @@ class TimeRange(FrozenModel):
         return self
 
     def __str__(self) -> str:
-        start, end = (_local(moment, self.timezone) for moment in (self.start, self.end))
+        start, end = (_local(timestamp, self.timezone) for timestamp in (self.start, self.end))
         return f"{self.column} from {start} to before {end} in {self.timezone}"
 
 
@@ -102,8 +102,8 @@ class PartitionSlice(FrozenModel):
         return _one_of([" and ".join(map(str, conjunction)) for conjunction in self.any_of])
 
 
-def _local(moment: datetime, timezone: str) -> str:
-    local = moment.astimezone(ZoneInfo(timezone))
+def _local(timestamp: datetime, timezone: str) -> str:
+    local = timestamp.astimezone(ZoneInfo(timezone))
     return f"{local:%Y-%m-%d}" if local.time() == time(0) else f"{local:%Y-%m-%d %H:%M}"
 
 

@@ -98,7 +98,7 @@ class _Creation:
 
     @traced_step("create_table", _describe)
     def commit(self) -> Table:
-        """The empty table, or the one that another process created at the same moment."""
+        """The empty table, or the one that another process created at the same time."""
         try:
             with translated(self._catalog.name, table=self.name):
                 table = self._transaction.commit_once()

@@ -146,9 +146,9 @@ def to_sql_literal(value: Any, column_type: IcebergType) -> str:
     return write(value, column_type)
 
 
-def _moment(microseconds: int) -> str:
-    moment = _EPOCH + timedelta(microseconds=microseconds)
-    return f"{moment.year:04}-{moment:%m-%d %H:%M:%S.%f}"
+def _timestamp(microseconds: int) -> str:
+    timestamp = _EPOCH + timedelta(microseconds=microseconds)
+    return f"{timestamp.year:04}-{timestamp:%m-%d %H:%M:%S.%f}"
 
 
 def _text(value: str) -> str:
@@ -183,8 +183,8 @@ _WRITERS: Final[Mapping[type[IcebergType], Callable[[Any, IcebergType], str]]] =
     DoubleType: _number,
     DecimalType: _number,
     DateType: lambda value, _: f"CAST('{_EPOCH.date() + timedelta(days=value)}' AS DATE)",
-    TimestampType: lambda value, _: f"CAST('{_moment(value)}' AS TIMESTAMP_NTZ)",
-    TimestamptzType: lambda value, _: f"CAST('{_moment(value)}Z' AS TIMESTAMP)",
+    TimestampType: lambda value, _: f"CAST('{_timestamp(value)}' AS TIMESTAMP_NTZ)",
+    TimestamptzType: lambda value, _: f"CAST('{_timestamp(value)}Z' AS TIMESTAMP)",
     StringType: lambda value, _: _text(value),
     UUIDType: lambda value, _: _text(str(UUID(bytes=value) if isinstance(value, bytes) else value)),
     BinaryType: lambda value, _: f"X'{bytes(value).hex()}'",

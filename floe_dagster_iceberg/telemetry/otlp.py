@@ -37,7 +37,7 @@ class Patience:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it failed a moment ago."""
+        """Whether it failed a timestamp ago."""
         return time.monotonic() < self._until
 
     def learn(self, *, answered: bool) -> None:

@@ -38,8 +38,8 @@ def half_hours(partitions_def: TimeWindowPartitionsDefinition, key: str) -> list
 def half_hourly_events(warehouse: Warehouse, partitions_def: TimeWindowPartitionsDefinition) -> AssetsDefinition:
     @asset(partitions_def=partitions_def, metadata={"partition_expr": "at"})
     def events(context: AssetExecutionContext) -> Any:
-        moments = half_hours(partitions_def, context.partition_key)
-        return warehouse.frame({"at": moments, "key": [context.partition_key] * len(moments)})
+        timestamps = half_hours(partitions_def, context.partition_key)
+        return warehouse.frame({"at": timestamps, "key": [context.partition_key] * len(timestamps)})
 
     return events
 

@@ -136,11 +136,11 @@ def test_a_failed_first_write_leaves_no_table_and_no_file(warehouse: Warehouse, 
 
 @pytest.mark.lakes
 def test_after_a_failed_first_write_the_next_one_makes_the_table(warehouse: Warehouse) -> None:
-    moments = iter([NOON.replace(year=2023), NOON])
+    timestamps = iter([NOON.replace(year=2023), NOON])
 
     @asset(partitions_def=DAYS, metadata={"partition_expr": "ts"})
     def events() -> Any:
-        return warehouse.frame({"ts": [next(moments)]})
+        return warehouse.frame({"ts": [next(timestamps)]})
 
     assert not warehouse.run(events, "2024-01-01", raise_on_error=False).success
     warehouse.run(events, "2024-01-01")

@@ -29,8 +29,8 @@ def daily_events(warehouse: Warehouse, rows: pa.Table, **settings: Any) -> Asset
     return events
 
 
-def rows_at(*moments: datetime, **columns: list[Any]) -> pa.Table:
-    return pa.table({"ts": pa.array(moments, pa.timestamp("us", "UTC")), **columns})
+def rows_at(*timestamps: datetime, **columns: list[Any]) -> pa.Table:
+    return pa.table({"ts": pa.array(timestamps, pa.timestamp("us", "UTC")), **columns})
 
 
 def moves(warehouse: Warehouse) -> int:

@@ -85,21 +85,21 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize(("arrow_type", "moments"), MOMENTS.values(), ids=MOMENTS.keys())
-def test_a_day_selects_the_moments_within_it(
-    warehouse: Warehouse, arrow_type: pa.DataType, moments: Sequence[Any]
+@pytest.mark.parametrize(("arrow_type", "timestamps"), MOMENTS.values(), ids=MOMENTS.keys())
+def test_a_day_selects_the_timestamps_within_it(
+    warehouse: Warehouse, arrow_type: pa.DataType, timestamps: Sequence[Any]
 ) -> None:
     runs = iter(range(10))
 
     @asset(partitions_def=DailyPartitionsDefinition("2024-01-01"), metadata={"partition_expr": "at"})
     def events() -> Any:
         schema = pa.schema([("at", arrow_type), ("run", pa.int64())])
-        return warehouse.frame({"at": moments, "run": [next(runs)] * len(moments)}, schema)
+        return warehouse.frame({"at": timestamps, "run": [next(runs)] * len(timestamps)}, schema)
 
     for _ in range(2):
         warehouse.run(events, "2024-01-02")
 
-    assert [run for _, run in warehouse.rows("events")] == [1] * len(moments)
+    assert [run for _, run in warehouse.rows("events")] == [1] * len(timestamps)
     assert not warehouse.run(events, "2024-01-03", raise_on_error=False).success
 
 

@@ -139,7 +139,7 @@ def instance() -> Iterator[DagsterInstance]:
 
 
 def edges(partitions_def: PartitionsDefinition, key: str) -> Sequence[Any]:
-    """What the column may hold for a key: the window's first and last moment, or the key itself."""
+    """What the column may hold for a key: the window's first and last timestamp, or the key itself."""
     if isinstance(partitions_def, TimeWindowPartitionsDefinition):
         window = partitions_def.time_window_for_partition_key(key)
         return window.start.astimezone(UTC), window.end.astimezone(UTC) - MICROSECOND

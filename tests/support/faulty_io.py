@@ -14,7 +14,7 @@ from support.lake import NAMESPACE, Lake
 from support.place import Place
 
 FAULTY_IO = {"py-io-impl": "support.faulty_io.FaultyFileIO"}
-Moment = Literal["create", "write", "delete"]
+Timestamp = Literal["create", "write", "delete"]
 
 
 def disk_full() -> OSError:
@@ -31,12 +31,12 @@ class Fault:
 
     pattern: str
     error: Callable[[], BaseException]
-    at: Moment = "create"
+    at: Timestamp = "create"
     kth: int = 1
     seen: set[str] = field(default_factory=set)
 
-    def strike(self, location: str, moment: Moment) -> None:
-        if moment == self.at and fnmatch(location, self.pattern):
+    def strike(self, location: str, timestamp: Timestamp) -> None:
+        if timestamp == self.at and fnmatch(location, self.pattern):
             self.seen.add(location)
             if len(self.seen) >= self.kth:
                 raise self.error()
@@ -47,7 +47,7 @@ FAULTS: list[Fault] = []
 
 @contextmanager
 def failing(
-    pattern: str, error: Callable[[], BaseException] = disk_full, *, at: Moment = "create", kth: int = 1
+    pattern: str, error: Callable[[], BaseException] = disk_full, *, at: Timestamp = "create", kth: int = 1
 ) -> Iterator[Fault]:
     """Let a fault loose for a while."""
     fault = Fault(pattern, error, at, kth)
@@ -66,9 +66,9 @@ def faulty_lake(place: Place) -> Iterator[Lake]:
         yield Lake(place, catalog)
 
 
-def _strike(location: str, moment: Moment) -> None:
+def _strike(location: str, timestamp: Timestamp) -> None:
     for fault in FAULTS:
-        fault.strike(location, moment)
+        fault.strike(location, timestamp)
 
 
 class _Stream:

@@ -1,4 +1,4 @@
-"""Many processes that materialize a partition each of one new table, all at the same moment.
+"""Many processes that materialize a partition each of one new table, all at the same time.
 
 They are forked from one that has everything imported and nothing opened, so that they start
 together instead of one after the other.

@@ -119,14 +119,14 @@ def files_per_partition(table: Table) -> dict[str, int]:
 
 
 def later(delta: timedelta) -> datetime:
-    """A moment that far in the future."""
+    """A timestamp that far in the future."""
     return datetime.now(UTC) + delta
 
 
 def make_older(path: Path, age: timedelta) -> None:
     """Let a file look as if it was written that long ago."""
-    moment = (datetime.now(UTC) - age).timestamp()
-    os.utime(path, (moment, moment))
+    timestamp = (datetime.now(UTC) - age).timestamp()
+    os.utime(path, (timestamp, timestamp))
 
 
 def everything_in(folder: Path) -> dict[str, tuple[int, int, str]]:

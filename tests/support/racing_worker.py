@@ -1,4 +1,4 @@
-"""Several processes that work on the same tables at the same moment."""
+"""Several processes that work on the same tables at the same time."""
 
 import multiprocessing
 import time

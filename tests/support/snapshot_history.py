@@ -1,4 +1,4 @@
-"""Tables with a past: real snapshots, committed at moments that a test chooses."""
+"""Tables with a past: real snapshots, committed at timestamps that a test chooses."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -25,8 +25,8 @@ def days_ago(days: float) -> datetime:
     return NOW - timedelta(days=days)
 
 
-def grow(table: Table, moments: Iterable[datetime], branch: str = MAIN_BRANCH) -> list[int]:
-    """Add one snapshot per moment to a branch, in one commit; each holds what the branch holds.
+def grow(table: Table, timestamps: Iterable[datetime], branch: str = MAIN_BRANCH) -> list[int]:
+    """Add one snapshot per timestamp to a branch, in one commit; each holds what the branch holds.
 
     Returns:
         The snapshots' ids, oldest first.
@@ -36,14 +36,14 @@ def grow(table: Table, moments: Iterable[datetime], branch: str = MAIN_BRANCH) -
     ref = table.metadata.refs.get(branch) or new_branch(table.metadata.refs[MAIN_BRANCH].snapshot_id)
     head = table.metadata.snapshot_by_id(ref.snapshot_id)
     updates, sequence_number = [], table.metadata.last_sequence_number
-    for moment in moments:
+    for timestamp in timestamps:
         sequence_number += 1
         head = head.model_copy(
             update={
                 "snapshot_id": new_snapshot_id(),
                 "parent_snapshot_id": head.snapshot_id,
                 "sequence_number": sequence_number,
-                "timestamp_ms": int(moment.timestamp() * 1000),
+                "timestamp_ms": int(timestamp.timestamp() * 1000),
             }
         )
         updates.append(AddSnapshotUpdate(snapshot=head))

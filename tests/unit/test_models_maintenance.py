@@ -177,7 +177,7 @@ def test_what_was_not_measured_is_unknown_and_not_zero() -> None:
     assert (measured.file_sizes, measured.oldest_snapshot_age) == (None, None)
 
 
-def test_a_moment_without_a_time_zone_is_refused() -> None:
+def test_a_timestamp_without_a_time_zone_is_refused() -> None:
     with pytest.raises(ValidationError, match="measured_at"):
         TableHealth(table=TABLE, tier=HealthTier.SUMMARY, measured_at=NOW.replace(tzinfo=None))
 

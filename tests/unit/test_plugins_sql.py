@@ -122,7 +122,7 @@ def _as_disconnect(context: Any) -> None:
 
 @pytest.fixture
 def overtaken(tmp_path: Path) -> Iterator[list[str]]:
-    """Another process that does, a moment earlier, whatever statements the list names."""
+    """Another process that does, a timestamp earlier, whatever statements the list names."""
     statements: list[str] = []
 
     def overtake(_c: Any, _k: Any, statement: str, parameters: Any, _x: Any, _m: Any) -> None:
@@ -151,7 +151,7 @@ def test_a_namespace_that_another_process_creates_meanwhile_exists(plugin: Catal
     assert overtaken == []
 
 
-# Each process waits for the end of its input, so that all of them begin at the same moment.
+# Each process waits for the end of its input, so that all of them begin at the same time.
 WORKER = """
 import sys
 import floe_dagster_iceberg.plugins._sql_catalog

@@ -67,8 +67,8 @@ def selects(expression: BooleanExpression, column_type: IcebergType, value: Any)
     return expression_evaluator(schema_of(column_type), expression, case_sensitive=True)(Record(value))
 
 
-def micros(moment: datetime) -> int:
-    return (moment - EPOCH) // MICROSECOND
+def micros(timestamp: datetime) -> int:
+    return (timestamp - EPOCH) // MICROSECOND
 
 
 def utc(*parts: int) -> datetime:

@@ -100,9 +100,9 @@ def test_a_mask_takes_every_arrow_type_that_fits_the_column(
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "+05:30"])
 def test_a_mask_compares_instants_in_any_unit_and_zone(unit: str, zone: str) -> None:
     start, end = utc(2024, 3, 10, 5), utc(2024, 3, 11, 4)
-    moments = [start - timedelta(seconds=1), start, end - timedelta(seconds=1), end, None]
+    timestamps = [start - timedelta(seconds=1), start, end - timedelta(seconds=1), end, None]
 
-    inside = mask(window_of(DAILY_NY, "2024-03-10"), moments, pa.timestamp(unit, zone), TimestamptzType())
+    inside = mask(window_of(DAILY_NY, "2024-03-10"), timestamps, pa.timestamp(unit, zone), TimestamptzType())
 
     assert inside == [False, True, True, False, False]
 

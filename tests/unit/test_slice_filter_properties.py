@@ -76,9 +76,9 @@ def keys_with_windows(partitions_def: dg.TimeWindowPartitionsDefinition) -> dict
 
 
 @st.composite
-def moments(draw: st.DrawFn, windows: Sequence[tuple[datetime, datetime]]) -> datetime:
+def timestamps(draw: st.DrawFn, windows: Sequence[tuple[datetime, datetime]]) -> datetime:
     """Instants at the edges of windows, or anywhere near them."""
-    edge = draw(st.sampled_from([moment for window in windows for moment in window]))
+    edge = draw(st.sampled_from([timestamp for window in windows for timestamp in window]))
     near = st.integers(min_value=-(48 * 3_600_000_000), max_value=48 * 3_600_000_000)
     return edge + draw(st.sampled_from([-1, 0, 1]) | near) * MICROSECOND
 
@@ -113,7 +113,7 @@ def test_every_instant_belongs_to_the_keys_whose_window_holds_it(
     data: st.DataObject, partitions_def: dg.TimeWindowPartitionsDefinition, kind: tuple[IcebergType, pa.DataType, int]
 ) -> None:
     windows = keys_with_windows(partitions_def)
-    instants = data.draw(st.lists(moments(list(windows.values())), min_size=1, max_size=20))
+    instants = data.draw(st.lists(timestamps(list(windows.values())), min_size=1, max_size=20))
     chosen = data.draw(st.lists(st.sampled_from(list(windows)), max_size=12))
     column_type, arrow_type, scale = kind
     stored = [(instant - EPOCH) // MICROSECOND * scale for instant in instants]
@@ -131,7 +131,7 @@ def test_the_slices_of_all_keys_are_disjoint_and_together_are_all_windows(
     data: st.DataObject, partitions_def: dg.TimeWindowPartitionsDefinition
 ) -> None:
     windows = keys_with_windows(partitions_def)
-    instants = data.draw(st.lists(moments(list(windows.values())), min_size=1, max_size=10))
+    instants = data.draw(st.lists(timestamps(list(windows.values())), min_size=1, max_size=10))
     schema, records = schema_of(TimestamptzType()), [Record((instant - EPOCH) // MICROSECOND) for instant in instants]
 
     each = [filtered(build_slice(partitions_def, [key], partition_expr="c"), schema, records) for key in windows]
@@ -182,7 +182,7 @@ Cell = tuple[str | None, datetime | None]
 
 @st.composite
 def cells(draw: st.DrawFn, windows: Sequence[tuple[datetime, datetime]]) -> Cell:
-    return draw(st.none() | st.sampled_from([*REGIONS, "elsewhere"])), draw(st.none() | moments(windows))
+    return draw(st.none() | st.sampled_from([*REGIONS, "elsewhere"])), draw(st.none() | timestamps(windows))
 
 
 @settings(deadline=None, max_examples=60)

@@ -67,7 +67,7 @@ def test_replacing_a_new_york_day_leaves_its_neighbours_alone(catalog: SqlCatalo
 
     table.delete(to_expression(rows, table.schema()))
 
-    left = {moment.as_py() for moment in table.scan().to_arrow()["c"]}
+    left = {timestamp.as_py() for timestamp in table.scan().to_arrow()["c"]}
     start = datetime(2024, 3, 10, 5, tzinfo=UTC)
     assert set(hours) - left == {start + timedelta(hours=hour) for hour in range(23)}
 

@@ -1,4 +1,4 @@
-"""Moments in time as Iceberg counts them."""
+"""Timestamps in time as Iceberg counts them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -24,18 +24,18 @@ from floe_dagster_iceberg.table.commit.commit import new_snapshot_id
 _EPOCH = datetime.fromtimestamp(0, tz=UTC)
 
 
-def to_timestamp_ms(moment: datetime, *, argument: str, table: str) -> int:
+def to_timestamp_ms(timestamp: datetime, *, argument: str, table: str) -> int:
     """Milliseconds since 1970 UTC.
 
     Raises:
         ValidationError: The time has no zone, so it could mean any of 26 hours.
     """
-    if moment.utcoffset() is None:
+    if timestamp.utcoffset() is None:
         raise ValidationError(
-            f"{argument} for '{table}' has no time zone, so it is not one moment. Use datetime.now(UTC) or add tzinfo.",
+            f"{argument} for '{table}' has no time zone, so it is not one point in time. Use datetime.now(UTC) or add tzinfo.",
             table=table,
         )
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return (timestamp - _EPOCH) // timedelta(milliseconds=1)
 
 
 def to_milliseconds(duration: timedelta | None, *, argument: str, table: str) -> int | None:
@@ -211,13 +211,13 @@ def roll_back(transaction: TableTransaction, table: str, snapshot_id: int) -> Sn
     return target
 
 
-def roll_back_in_time(transaction: TableTransaction, table: str, timestamp_ms: int, *, moment: str) -> Snapshot:
-    """Stage main's return to what it was at a moment.
+def roll_back_in_time(transaction: TableTransaction, table: str, timestamp_ms: int, *, timestamp: str) -> Snapshot:
+    """Stage main's return to what it was at a timestamp.
 
     Raises:
         RollbackError: Main's history, as far as it has not expired, begins later.
     """
-    target = find_in_time(transaction.table_metadata, table, timestamp_ms, moment=moment)
+    target = find_in_time(transaction.table_metadata, table, timestamp_ms, timestamp=timestamp)
     return roll_back(transaction, table, target.snapshot_id)
 
 
@@ -239,8 +239,8 @@ def find_in_history(metadata: TableMetadata, table: str, snapshot_id: int) -> Sn
     return target
 
 
-def find_in_time(metadata: TableMetadata, table: str, timestamp_ms: int, *, moment: str) -> Snapshot:
-    """The snapshot that main showed at a moment.
+def find_in_time(metadata: TableMetadata, table: str, timestamp_ms: int, *, timestamp: str) -> Snapshot:
+    """The snapshot that main showed at a timestamp.
 
     Raises:
         RollbackError: Main's history, as far as it has not expired, begins later.
@@ -249,7 +249,7 @@ def find_in_time(metadata: TableMetadata, table: str, timestamp_ms: int, *, mome
     target = next((snapshot for snapshot in history if snapshot.timestamp_ms <= timestamp_ms), None)
     if target is None:
         raise RollbackError(
-            table, snapshot=moment, reason="no snapshot of main is that old; list_snapshots() shows those there are"
+            table, snapshot=timestamp, reason="no snapshot of main is that old; list_snapshots() shows those there are"
         )
     return target
 

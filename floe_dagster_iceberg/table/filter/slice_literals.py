@@ -144,13 +144,13 @@ def _edges(window: TimeRange) -> tuple[datetime, datetime]:
     return window.start, window.end
 
 
-def _nanoseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND * NANOSECONDS_PER_MICROSECOND
+def _nanoseconds(timestamp: datetime) -> int:
+    return (timestamp - _EPOCH) // _MICROSECOND * NANOSECONDS_PER_MICROSECOND
 
 
 def _wall_clock(column: str, instant: datetime, zone: ZoneInfo) -> int:
     wall = instant.astimezone(zone)
-    # Where clocks go back, a wall-clock time comes twice. Its first moment still separates what is
+    # Where clocks go back, a wall-clock time comes twice. Its first timestamp still separates what is
     # before from what is after; any later one would put rows of both passes on the same side.
     if _comes_twice(wall) and (wall.fold or _comes_twice(wall - _MICROSECOND)):
         raise ValidationError(
@@ -219,11 +219,11 @@ def _decimal(key: str, column_type: DecimalType) -> Decimal:
 
 
 def _timestamp(key: str, column_type: IcebergType) -> int:
-    moment, has_zone = datetime.fromisoformat(key), isinstance(column_type, INSTANT_TYPES)
+    timestamp, has_zone = datetime.fromisoformat(key), isinstance(column_type, INSTANT_TYPES)
     # A bare date would silently mean midnight only, which is hardly ever what a partition holds.
-    if len(key) <= len("2024-01-01") or (moment.tzinfo is not None) is not has_zone:
+    if len(key) <= len("2024-01-01") or (timestamp.tzinfo is not None) is not has_zone:
         raise ValueError("not a full timestamp" + (" with offset" if has_zone else " without offset"))
-    return _nanoseconds(moment if has_zone else moment.replace(tzinfo=UTC))
+    return _nanoseconds(timestamp if has_zone else timestamp.replace(tzinfo=UTC))
 
 
 _PARSERS: Final[dict[type[IcebergType], Callable[[str, Any], Value]]] = {

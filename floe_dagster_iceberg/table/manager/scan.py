@@ -205,10 +205,10 @@ def version_to_read(table: Table, *, snapshot_id: int | None, as_of: datetime | 
 
 
 def _snapshot_at(table: Table, name: str, as_of: datetime) -> int:
-    moment = to_timestamp_ms(as_of, argument="as_of", table=name)
+    timestamp = to_timestamp_ms(as_of, argument="as_of", table=name)
     log = table.metadata.snapshot_log
-    current = next((entry for entry in reversed(log) if entry.timestamp_ms <= moment), None)
-    following = next((entry for entry in log if entry.timestamp_ms > moment), None)
+    current = next((entry for entry in reversed(log) if entry.timestamp_ms <= timestamp), None)
+    following = next((entry for entry in log if entry.timestamp_ms > timestamp), None)
     if current is None or _expired_between(table, current, following):
         raise SnapshotNotFoundError(name, as_of.isoformat())
     return current.snapshot_id

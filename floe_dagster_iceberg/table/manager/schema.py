@@ -22,7 +22,7 @@ class SchemaOperations(MetadataSession):
         """Change columns: all changes in one commit, or none.
 
         The changes are made one after the other, so a later one sees what an earlier one did.
-        They are checked against the schema that the table has at that moment, and again when
+        They are checked against the schema that the table has at that time, and again when
         another writer changed it before the commit.
 
         Args:

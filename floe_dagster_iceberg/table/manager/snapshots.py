@@ -70,24 +70,24 @@ class SnapshotOperations(MetadataSession):
 
     @traced("rollback_to_timestamp", table_attributes)
     def rollback_to_timestamp(self, table: TableRef, timestamp: datetime | int) -> SnapshotInfo:
-        """Make main what it was at a moment: the newest snapshot of its history committed by then.
+        """Make main what it was at a timestamp: the newest snapshot of its history committed by then.
 
         Args:
             table: The table.
-            timestamp: The moment, with a time zone, or in milliseconds since 1970 UTC. A
+            timestamp: The timestamp, with a time zone, or in milliseconds since 1970 UTC. A
                 snapshot committed in that very millisecond counts.
 
         Raises:
-            ValidationError: The moment has no time zone.
-            RollbackError: Main's history begins later, or has expired up to a later moment.
+            ValidationError: The timestamp has no time zone.
+            RollbackError: Main's history begins later, or has expired up to a later timestamp.
             CommitConflictError: Other writers won more often than the budget allows.
         """
         name = str(to_identifier(table))
         if isinstance(timestamp, datetime):
-            at_ms, moment = to_timestamp_ms(timestamp, argument="timestamp", table=name), timestamp.isoformat()
+            at_ms, timestamp = to_timestamp_ms(timestamp, argument="timestamp", table=name), timestamp.isoformat()
         else:
-            at_ms, moment = timestamp, f"{timestamp} ms"
-        stage = partial(ref_changes.roll_back_in_time, table=name, timestamp_ms=at_ms, moment=moment)
+            at_ms, timestamp = timestamp, f"{timestamp} ms"
+        stage = partial(ref_changes.roll_back_in_time, table=name, timestamp_ms=at_ms, timestamp=timestamp)
         return SnapshotInfo.from_pyiceberg_snapshot(self._change(self._load_newest(table), stage))
 
     @traced("create_tag", table_attributes)
@@ -222,9 +222,9 @@ class SnapshotOperations(MetadataSession):
             table: The table.
             older_than_days: Age in days; the manager's `default_retention_days` if not given.
             min_snapshots_to_keep: Newest snapshots to keep; the manager's setting if not given.
-            older_than: A moment with a time zone, instead of `older_than_days`.
+            older_than: A timestamp with a time zone, instead of `older_than_days`.
             retain_last: The same as `min_snapshots_to_keep`.
-            now: The moment from which ages are counted; the present if not given.
+            now: The timestamp from which ages are counted; the present if not given.
 
         Returns:
             How many snapshots this call expired.

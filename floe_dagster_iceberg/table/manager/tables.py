@@ -47,7 +47,7 @@ class TableOperations(CatalogSession):
             properties: Table properties, when `table` is a name.
             location: Where the table's files go; the catalog decides if not given.
             if_not_exists: Return the table as it is when it exists already, also when another
-                process creates it at the same moment.
+                process creates it at the same time.
 
         Raises:
             ValidationError: The configuration makes no sense; nothing was sent.

@@ -53,15 +53,15 @@ def test_a_yes_goes_back_and_keeps_the_history(lake: CommandLine) -> None:
 
 
 @pytest.mark.requirement("S2-US4.3")
-def test_a_tag_and_a_moment_name_a_snapshot_too(lake: CommandLine) -> None:
+def test_a_tag_and_a_timestamp_name_a_snapshot_too(lake: CommandLine) -> None:
     first, second, *_ = lake.table(TABLE).snapshots()
     lake.manager.create_tag(TABLE, "reviewed", snapshot_id=second.snapshot_id)
 
     lake.run("rollback", TABLE, "--to", "reviewed", "--yes")
     assert current(lake) == second.snapshot_id
 
-    moment = datetime.fromtimestamp(first.timestamp_ms / 1000, tz=UTC).isoformat()
-    lake.run("rollback", TABLE, "--as-of", moment, "--yes")
+    timestamp = datetime.fromtimestamp(first.timestamp_ms / 1000, tz=UTC).isoformat()
+    lake.run("rollback", TABLE, "--as-of", timestamp, "--yes")
     assert current(lake) == first.snapshot_id
 
 

@@ -1,4 +1,4 @@
-"""Another writer comes between the moment a table was looked at and the commit."""
+"""Another writer comes between the timestamp a table was looked at and the commit."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -146,7 +146,9 @@ def test_a_writer_that_is_faster_makes_expiry_plan_again(manager: IcebergTableMa
     assert content(manager, ref="keep") == checksum(rows_of(0, days=1))
 
 
-def test_an_old_snapshot_that_was_the_newest_a_moment_ago_may_be_in_use_and_stays(manager: IcebergTableManager) -> None:
+def test_an_old_snapshot_that_was_the_newest_a_timestamp_ago_may_be_in_use_and_stays(
+    manager: IcebergTableManager,
+) -> None:
     first, second = overwritten(manager, 2)
     grow(manager.load_table(ORDERS), [later(8 * DAY)])
     last = manager.get_current_snapshot(ORDERS).snapshot_id
@@ -155,7 +157,7 @@ def test_an_old_snapshot_that_was_the_newest_a_moment_ago_may_be_in_use_and_stay
     left = [snapshot.snapshot_id for snapshot in manager.list_snapshots(ORDERS)]
     next_day = expire(manager, after=9 * DAY + timedelta(hours=1))
 
-    # The second was replaced a moment ago, however long ago it was written.
+    # The second was replaced a timestamp ago, however long ago it was written.
     assert (soon.snapshots_expired, left) == (1, [last, second])
     assert next_day.snapshots_expired == 1
     assert first not in left

@@ -167,7 +167,7 @@ def test_a_dry_run_changes_neither_catalog_nor_storage_nor_a_modification_time(
     upkeep: Upkeep, tmp_path: Path, operation: MaintenanceOperation
 ) -> None:
     _neglect(upkeep)
-    before, after = everything_in(tmp_path), _moment_of(operation)
+    before, after = everything_in(tmp_path), _timestamp_of(operation)
 
     planned = upkeep.plan(operation, after=after)
     result = upkeep.execute(operation, EAGER.model_copy(update={"dry_run": True}), after=after)
@@ -182,7 +182,7 @@ def test_a_dry_run_changes_neither_catalog_nor_storage_nor_a_modification_time(
 def test_a_run_does_what_its_plan_says(upkeep: Upkeep, operation: MaintenanceOperation) -> None:
     make_orders(upkeep.manager, batches=4, days=3)
     _leave_orphan(upkeep)
-    after = _moment_of(operation)
+    after = _timestamp_of(operation)
 
     planned = upkeep.plan(operation, after=after)
     result = upkeep.execute(operation, after=after)
@@ -193,7 +193,7 @@ def test_a_run_does_what_its_plan_says(upkeep: Upkeep, operation: MaintenanceOpe
     assert upkeep.execute(operation, after=after).status is MaintenanceStatus.SKIPPED
 
 
-def _moment_of(operation: MaintenanceOperation) -> timedelta:
+def _timestamp_of(operation: MaintenanceOperation) -> timedelta:
     """When there is something to do. Spark has its own clock, and takes no orphans from the future."""
     return timedelta(0) if operation is ORPHANS else 30 * DAY
 

@@ -48,7 +48,7 @@ class History:
         self._rows[self.main] = before | {row}
 
     def act(self) -> None:
-        """Roll back, or make or remove a tag or branch, or append, on the table as it is at this moment."""
+        """Roll back, or make or remove a tag or branch, or append, on the table as it is now."""
         actions = [self._roll_back, self._tag, self._branch, self._remove, self.append]
         # A handful of names is enough; more only make each round slower.
         self._random.choice(actions if len(self.refs) < _MOST_REFS else [self._remove])()
@@ -102,13 +102,13 @@ def test_expiry_against_rollbacks_tags_and_branches_loses_no_ref(
     manager: IcebergTableManager, tmp_path: Path, rounds: int
 ) -> None:
     make_orders(manager)
-    history, moments = History(manager, seed=rounds), random.Random(rounds)  # noqa: S311 - a test that can be repeated
+    history, timestamps = History(manager, seed=rounds), random.Random(rounds)  # noqa: S311 - a test that can be repeated
     expired = 0
     for number in range(rounds):
-        for _ in range(moments.randint(1, 3)):
+        for _ in range(timestamps.randint(1, 3)):
             history.append()
-        before = [history.act] * moments.randint(0, 2)
-        after = [history.act] * moments.randint(0, 1)
+        before = [history.act] * timestamps.randint(0, 2)
+        after = [history.act] * timestamps.randint(0, 1)
         rival = racing_manager(tmp_path, *before, afterwards=after)
 
         result = TableMaintenance(rival, clock=lambda: later(8 * DAY)).execute(EXPIRY, ORDERS, EAGER)

@@ -116,13 +116,13 @@ def test_a_tag_that_is_made_after_the_plan_saves_its_snapshot(spark_upkeep: Upke
     manager, session = spark_upkeep.manager, spark_upkeep.session
     first, *_ = replace_often(manager, 4)
 
-    def session_a_moment_later() -> Any:
+    def session_a_timestamp_later() -> Any:
         manager.create_tag(ORDERS, "late", first)
         return session
 
     recorded: list[str] = []
     maintenance = TableMaintenance(
-        manager, spark=session_a_moment_later, clock=lambda: later(8 * DAY), progress=recorded.append
+        manager, spark=session_a_timestamp_later, clock=lambda: later(8 * DAY), progress=recorded.append
     )
     result = maintenance.execute(EXPIRY, ORDERS, EAGER.model_copy(update={"engine": MaintenanceEngine.SPARK}))
 

@@ -144,7 +144,7 @@ def test_a_rollback_in_time_finds_what_main_was_then(manager: IcebergTableManage
     assert manager.rollback_to_timestamp(T, int(days_ago(2.5).timestamp() * 1000)).snapshot_id == grown[0]
 
 
-def test_a_rollback_in_time_needs_a_moment_that_main_knows(manager: IcebergTableManager, three: list[int]) -> None:
+def test_a_rollback_in_time_needs_a_timestamp_that_main_knows(manager: IcebergTableManager, three: list[int]) -> None:
     with pytest.raises(ValidationError, match="no time zone"):
         manager.rollback_to_timestamp(T, datetime(2024, 1, 1))  # noqa: DTZ001 - that is the point
     with pytest.raises(RollbackError, match=r"'2001-01-01T00:00:00\+00:00'.*that old"):
