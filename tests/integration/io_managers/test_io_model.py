@@ -160,7 +160,7 @@ def _range(first: str, last: str) -> Mapping[str, str]:
 
 
 def _value(draw: Any, partitions_def: PartitionsDefinition, key: str) -> Any:
-    """What a row of that key may hold, and now and then what only its neighbours may."""
+    """What a row of that key may hold, and now and then what only its neighbor may."""
     luck = draw(st.integers(0, 11))
     if luck == 0:
         return None
