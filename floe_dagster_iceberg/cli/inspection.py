@@ -10,8 +10,8 @@ from rich.console import Console
 from floe_dagster_iceberg.cli.console import Listing, cell, heading, short_run
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
 from floe_dagster_iceberg.cli.reports import (
+    BreachEntry,
     Column,
-    FaultEntry,
     InspectReport,
     PartitionEntry,
     PolicyEntry,
@@ -88,7 +88,7 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> InspectReport
         ],
         health=health,
         faults=[
-            FaultEntry(message=breach.sentence, grave=breach.grave, remedy=breach.remedy)
+            BreachEntry(message=breach.sentence, grave=breach.grave, remedy=breach.remedy)
             for breach in find_breaches(health, policy.thresholds)
         ],
         policy=[] if problem else PolicyEntry.of(effective, *_OF_A_TABLE),

@@ -138,7 +138,7 @@ class PolicyEntry(FrozenModel):
         return [cls(name=name, value=value, source=source) for name, value, source in policy.describe(relevant)]
 
 
-class FaultEntry(FrozenModel):
+class BreachEntry(FrozenModel):
     """A measure of health above its limit."""
 
     message: str = Field(description="What is wrong, with the numbers.")
@@ -158,7 +158,7 @@ class InspectReport(FrozenModel):
     properties: dict[str, str] = Field(description="Its properties; values that look like secrets are masked.")
     refs: Items[RefEntry] = Field(description="Its branches and tags.")
     health: TableHealth = Field(description="State of its files and metadata.")
-    faults: Items[FaultEntry] = Field(description="What is wrong with them.")
+    faults: Items[BreachEntry] = Field(description="What is wrong with them.")
     policy: Items[PolicyEntry] = Field(description="How it is maintained, and who decided that; empty if not valid.")
     warnings: Items[str] = Field(description="What is wrong with that policy; it is maintained by none then.")
     snapshots: Items[SnapshotEntry] = Field(description="Its newest snapshots, newest first.")

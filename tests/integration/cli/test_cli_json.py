@@ -44,7 +44,7 @@ FIELDS = {
     reports.Column: {"id", "name", "type", "required", "doc"},
     reports.PartitionEntry: {"name", "transform", "column"},
     reports.RefEntry: {"name", "type", "snapshot_id"},
-    reports.FaultEntry: {"message", "grave", "remedy"},
+    reports.BreachEntry: {"message", "grave", "remedy"},
     reports.UpkeepReport: {"dry_run", "entries"},
     reports.UpkeepEntry: {"table", "operation", "status", "actionable", "note", "results", "policy"},
 }
