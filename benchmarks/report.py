@@ -41,10 +41,10 @@ def _score(targets: Sequence[Target]) -> str:
 def _target_cells(target: Target) -> str:
     value = "not measured" if target.value is None else _quantity(target.value, target.unit)
     bound = f"{'at least' if target.at_least else 'at most'} {_quantity(target.limit, target.unit)}"
-    verdict = {True: "met", False: "**not met**", None: ""}[target.met]
+    check = {True: "met", False: "**not met**", None: ""}[target.met]
     if target.met is False and target.floor is not None and target.floor > target.limit:
-        verdict += f"; the Parquet file alone takes {_quantity(target.floor, target.unit)}"
-    return f"{target.words} | {value} | {bound} | {verdict}"
+        check += f"; the Parquet file alone takes {_quantity(target.floor, target.unit)}"
+    return f"{target.words} | {value} | {bound} | {check}"
 
 
 def _section(result: Result) -> Iterator[str]:

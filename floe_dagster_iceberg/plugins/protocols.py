@@ -11,7 +11,7 @@ from floe_dagster_iceberg.models.base import FrozenModel
 class HealthStatus(FrozenModel):
     """Whether something works right now."""
 
-    state: Literal["healthy", "degraded", "unhealthy"] = Field(description="The verdict.")
+    state: Literal["healthy", "degraded", "unhealthy"] = Field(description="The check.")
     message: str = Field(default="", description="Why, in one sentence.")
     details: dict[str, str] = Field(default_factory=dict, description="Values that help to find the cause.")
 

@@ -123,17 +123,17 @@ def _from_entry_point(kind: Kind, point: EntryPoint, config: Mapping[str, Any]) 
         hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
         schema = hints.get("config")
         if inspect.isclass(schema) and issubclass(schema, BaseModel):
-            return factory(config=_validated(schema, _in_their_words(schema, config), kind=kind, name=point.name))
+            return factory(config=_validated(schema, _own_message(schema, config), kind=kind, name=point.name))
         return factory(config=dict(config))
     plugin = factory()
     schema = plugin.get_config_schema()
     if hasattr(plugin, "configure"):
-        words = dict(config) if schema is None else _in_their_words(schema, config)
+        words = dict(config) if schema is None else _own_message(schema, config)
         plugin.configure(words if schema is None else _validated(schema, words, kind=kind, name=point.name))
     return plugin
 
 
-def _in_their_words(schema: type[BaseModel], config: Mapping[str, Any]) -> dict[str, Any]:
+def _own_message(schema: type[BaseModel], config: Mapping[str, Any]) -> dict[str, Any]:
     """Our settings as floe's own plugins take them: references resolved, OAuth2 in a section of its own."""
     fields = schema.model_fields
     given = {key: resolve_text(value) if isinstance(value, str) else value for key, value in config.items()}

@@ -34,7 +34,7 @@ class Canary:
 
 
 @dataclass
-class Told:
+class CliError:
     """What was said while somebody listened, by the place where it was said.
 
     Attributes:
@@ -83,9 +83,9 @@ class Told:
 
 
 @contextmanager
-def listening(folder: Path) -> Iterator[Told]:
+def listening(folder: Path) -> Iterator[CliError]:
     """Hear our own loggers at every level; files below the folder are read when it is asked what was told."""
-    recorded = Told(folder)
+    recorded = CliError(folder)
     handler = logging.StreamHandler(recorded.log)
     loggers = [logging.getLogger(name) for name in _OWN_LOGGERS]
     levels = [logger.level for logger in loggers]

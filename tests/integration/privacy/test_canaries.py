@@ -11,7 +11,7 @@ import pyarrow.csv
 import pytest
 from dagster import AssetIn, AssetsDefinition, DagsterInstance, StaticPartitionsDefinition, asset
 from opentelemetry import trace
-from support.canaries import Canary, Told, listening, provider_into
+from support.canaries import Canary, CliError, listening, provider_into
 from support.canary_frames import cast_in_spark, failing_worker, raised_by_spark
 from support.place import LocalPlace
 from support.warehouse import WAREHOUSES, Warehouse
@@ -49,7 +49,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+def recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliError]:
     with listening(scene.home) as recorded:
         monkeypatch.setattr(trace, "get_tracer", provider_into(recorded.spans).get_tracer)
         yield recorded
@@ -135,7 +135,7 @@ def numbers_of_a_file(canary: Canary) -> pa.RecordBatchReader:
 
 
 @pytest.mark.parametrize("case", SUCCESSES)
-def test_a_write_tells_no_value_of_its_rows(scene: Scene, recorded: Told, case: str, capfd: Any) -> None:
+def test_a_write_tells_no_value_of_its_rows(scene: Scene, recorded: CliError, case: str, capfd: Any) -> None:
     canary = Canary()
 
     assert scene.run(SUCCESSES[case](scene, canary))
@@ -145,7 +145,7 @@ def test_a_write_tells_no_value_of_its_rows(scene: Scene, recorded: Told, case: 
 
 
 @pytest.mark.parametrize("case", [*FAILURES, "of its own 1", "of its own 2", "of its own 3"])
-def test_a_write_that_fails_tells_no_value_of_its_rows(scene: Scene, recorded: Told, case: str, capfd: Any) -> None:
+def test_a_write_that_fails_tells_no_value_of_its_rows(scene: Scene, recorded: CliError, case: str, capfd: Any) -> None:
     canary, own = Canary(), list(FAILURES_OF_ONE[scene.warehouse.engine].values())
     build = FAILURES[case] if case in FAILURES else own[int(case[-1]) - 1]
 
@@ -158,7 +158,7 @@ def test_a_write_that_fails_tells_no_value_of_its_rows(scene: Scene, recorded: T
 
 @pytest.mark.parametrize("case", FILTERS)
 def test_a_read_tells_neither_the_literals_of_its_filter_nor_a_value_of_its_rows(
-    scene: Scene, recorded: Told, case: str, capfd: Any
+    scene: Scene, recorded: CliError, case: str, capfd: Any
 ) -> None:
     canary = Canary()
     row_filter = FILTERS[case].format(word=canary.word, number=canary.number)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from dagster import DagsterInstance
 from opentelemetry import trace
-from support.canaries import Canary, Told, listening, provider_into
+from support.canaries import Canary, CliError, listening, provider_into
 from support.maintenance_lake import NeglectedLake, run_asset
 from support.spark_session import SMALL_MACHINE
 from support.table_facts import to_path
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.requirement("S2-FR-044")
 
 
 @pytest.fixture
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliError]:
     (tmp_path / "dagster").mkdir()
     with listening(tmp_path / "dagster") as recorded:
         monkeypatch.setattr(trace, "get_tracer", provider_into(recorded.spans).get_tracer)
@@ -47,7 +47,7 @@ def damage(lake: NeglectedLake, table: str) -> None:
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 @pytest.mark.parametrize("engine", ["pyiceberg", "spark"])
 def test_maintenance_tells_no_value_of_the_rows(
-    tmp_path: Path, recorded: Told, engine: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, recorded: CliError, engine: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lake, canary = NeglectedLake(tmp_path), Canary()
     fill(lake, "bronze.sound", canary)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.canaries import Canary, Told, listening, provider_into
+from support.canaries import Canary, CliError, listening, provider_into
 from support.lake import Lake
 from support.process_numbers import process_numbers
 
@@ -94,7 +94,7 @@ def lose_everything(lake: Lake) -> None:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Iterator[Told]:
+def recorded(tmp_path: Path) -> Iterator[CliError]:
     (tmp_path / "nothing").mkdir()
     with listening(tmp_path / "nothing") as recorded:
         yield recorded
@@ -110,7 +110,7 @@ def fill(manager: IcebergTableManager, table: str, canary: Canary) -> None:
 
 @pytest.mark.parametrize("state", [leave_sound, damage_rows, lose_everything])
 def test_no_operation_tells_a_value(
-    lake: Lake, recorded: Told, state: Callable[[Lake], None], capfd: pytest.CaptureFixture[str]
+    lake: Lake, recorded: CliError, state: Callable[[Lake], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     tracer, canary = provider_into(recorded.spans).get_tracer("test"), Canary()
     manager = IcebergTableManager(lake.catalog, tracer=tracer, logger=logging.getLogger("floe_dagster_iceberg"))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from dagster import DagsterInstance, asset, materialize
 from opentelemetry import trace
-from support.canaries import Canary, Told, listening, provider_into
+from support.canaries import Canary, CliError, listening, provider_into
 from support.http_stub import RestStub, refused_url, running_stub
 from support.servers.faults import Fault
 
@@ -53,7 +53,7 @@ def stub(tmp_path: Path) -> Iterator[RestStub]:
 
 
 @pytest.fixture
-def recorded(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+def recorded(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliError]:
     with listening(home) as recorded:
         monkeypatch.setattr(trace, "get_tracer", provider_into(recorded.spans).get_tracer)
         yield recorded
@@ -88,7 +88,7 @@ def polaris(stub: RestStub, secret: Canary, **settings: Any) -> IcebergResource:
 def test_a_server_that_fails_is_not_quoted(
     stub: RestStub,
     instance: DagsterInstance,
-    recorded: Told,
+    recorded: CliError,
     failure: tuple[str, str],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_server_that_fails_is_not_quoted(
 
 
 def test_what_a_catalog_vends_is_not_told(
-    stub: RestStub, instance: DagsterInstance, recorded: Told, capfd: pytest.CaptureFixture[str]
+    stub: RestStub, instance: DagsterInstance, recorded: CliError, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret, vended = Canary(), Canary()
     stub.catalog.create_table("public.orders", pa.schema([("id", pa.int64())]))
@@ -122,7 +122,7 @@ def test_what_a_catalog_vends_is_not_told(
 
 
 def test_keys_of_a_storage_that_refuses_them_are_not_told(
-    tmp_path: Path, instance: DagsterInstance, recorded: Told, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, instance: DagsterInstance, recorded: CliError, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = Canary()
     with refused_url() as nobody:
@@ -144,7 +144,7 @@ def test_keys_of_a_storage_that_refuses_them_are_not_told(
 
 
 def test_the_password_of_a_database_that_is_away_is_not_told(
-    tmp_path: Path, instance: DagsterInstance, recorded: Told, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, instance: DagsterInstance, recorded: CliError, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = Canary()
     iceberg = IcebergResource(
