@@ -18,7 +18,7 @@ from typing import Any
 from floe_dagster_iceberg.errors import EngineCapabilityError, FloeStorageError, WriteError
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.plugins.base import HEALTH_CHECK_SECONDS, STARTUP_SECONDS, run_within
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, HealthStatus, SparkConfigured, StoragePlugin
 from floe_dagster_iceberg.plugins.registry import BUILT_INS, Kind, built_in, open_catalog_plugin, open_storage_plugin
 from floe_dagster_iceberg.plugins.storage import BuiltInStorage, embedded_home
@@ -92,7 +92,7 @@ class Connection:
             open_storage_plugin(settings.storage_type, settings.storage_config) if settings.has_storage else None
         )
         for plugin in filter(None, (self.catalog_plugin, self.storage_plugin)):
-            with translated(settings.catalog_name):
+            with translate_errors(settings.catalog_name):
                 run_within(STARTUP_SECONDS, plugin.startup)
         self.manager = IcebergTableManager(self.catalog_plugin, self.storage_plugin, settings.manager)
         self._storage_checked = False
@@ -114,7 +114,7 @@ class Connection:
         """Ask the catalog for its namespaces, for at most 5 seconds; never raises an error of this package."""
         started = perf_counter()
         try:
-            with translated(self._settings.catalog_name):
+            with translate_errors(self._settings.catalog_name):
                 run_within(HEALTH_CHECK_SECONDS, self._list_namespaces)
         except FloeStorageError as error:
             return HealthStatus(state="unhealthy", message=str(error), details={"error": type(error).__name__})
@@ -166,7 +166,7 @@ def _probe(storage: StoragePlugin, *, catalog: str) -> None:
         return
     location = f"{root.rstrip('/')}/.floe-probe-{uuid.uuid4().hex}"
     try:
-        with translated(catalog):
+        with translate_errors(catalog):
             io = storage.get_pyiceberg_fileio()
             with io.new_output(location).create(overwrite=True) as stream:
                 stream.write(b"floe")

@@ -24,7 +24,7 @@ from floe_dagster_iceberg.maintenance.schedules import job_name
 from floe_dagster_iceberg.models import MaintenanceOperation
 from floe_dagster_iceberg.models.quantities import counted
 from floe_dagster_iceberg.plugins.base import run_within
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.secrets import redact
 
 # A store that responds does so within a second; a wrong address may never.
@@ -177,7 +177,7 @@ def _permissions(lakehouse: Lakehouse) -> Finding:
     namespace = lakehouse.iceberg.default_namespace
     namespace = namespace if namespace in namespaces else namespaces[0]
     # A server checks the rights of a staged table as those of any other; without a commit there is none.
-    with translated(name, table=f"{namespace}.{probe}"):
+    with translate_errors(name, table=f"{namespace}.{probe}"):
         column = NestedField(1, "probe", BooleanType(), required=False)
         lakehouse.iceberg.catalog.create_table_transaction((*namespace.split("."), probe), Schema(column))
     return CheckState.OK, f"Tables can be created in namespace '{namespace}'."

@@ -21,7 +21,7 @@ from floe_dagster_iceberg.errors import EngineCapabilityError, FloeStorageError,
 from floe_dagster_iceberg.io_managers.managers import IcebergIOManager
 from floe_dagster_iceberg.models import IcebergIOManagerConfig
 from floe_dagster_iceberg.plugins.base import HEALTH_CHECK_SECONDS, run_within
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.plugins.protocols import HealthStatus
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -74,7 +74,7 @@ class LiveCatalogResource(IcebergResource):
     def health_check(self) -> HealthStatus:
         """Ask the catalog for its namespaces, for at most 5 seconds."""
         try:
-            with translated(self.catalog_name):
+            with translate_errors(self.catalog_name):
                 run_within(HEALTH_CHECK_SECONDS, self.catalog.list_namespaces)
         except FloeStorageError as error:
             return HealthStatus(state="unhealthy", message=str(error), details={"error": type(error).__name__})

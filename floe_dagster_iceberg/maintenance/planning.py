@@ -13,7 +13,7 @@ from floe_dagster_iceberg.maintenance import guardrails
 from floe_dagster_iceberg.maintenance.task import Task
 from floe_dagster_iceberg.models import CompactionStrategyType, MaintenanceEngine, MaintenancePlan, PlanReason
 from floe_dagster_iceberg.models.quantities import counted, format_bytes, format_duration
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, plan_delete_groups, within_budget
 from floe_dagster_iceberg.table.maintenance.last_run import estimate_duration
 from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles
@@ -135,7 +135,7 @@ def plan_manifest_rewrite(task: Task) -> tuple[MaintenancePlan, "ManifestGroups 
     from floe_dagster_iceberg.table.maintenance.manifests import plan_manifests  # noqa: PLC0415 - see above
 
     table, policy = task.table, task.policy.manifests
-    with translated(table.catalog.name, table=".".join(table.name())):
+    with translate_errors(table.catalog.name, table=".".join(table.name())):
         groups = plan_manifests(table.metadata, table.io, policy)
     if not groups.should_rewrite(policy):
         summary = (

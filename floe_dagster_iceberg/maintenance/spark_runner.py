@@ -10,7 +10,7 @@ from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
 from floe_dagster_iceberg.errors import CommitConflictError, CompactionError
 from floe_dagster_iceberg.maintenance.task import Task
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenancePlan, MaintenanceResult
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.spark.procedures import ProcedureAnswer, SparkProcedures, SparkProvider
 from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.maintenance.compaction_plan import to_group_limits
@@ -186,12 +186,12 @@ class SparkRun:
             self._progress(words)
 
     def _refresh(self) -> None:
-        with translated(self._table.catalog.name, table=table_name(self._table)):
+        with translate_errors(self._table.catalog.name, table=table_name(self._table)):
             self._table.refresh()
 
 
 def _manifest_bytes(table: Table) -> dict[str, int]:
     snapshot = table.current_snapshot()
-    with translated(table.catalog.name, table=table_name(table)):
+    with translate_errors(table.catalog.name, table=table_name(table)):
         manifests = read_manifests(snapshot, table.io)
     return {manifest.manifest_path: manifest.manifest_length for manifest in manifests}

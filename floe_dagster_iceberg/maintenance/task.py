@@ -18,7 +18,7 @@ from floe_dagster_iceberg.models import (
 )
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
 from floe_dagster_iceberg.models.quantities import format_duration
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, plan_groups, to_group_limits
 from floe_dagster_iceberg.table.maintenance.last_run import last_run
 from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles, read_live_files
@@ -131,5 +131,5 @@ def _last_run(task: Task) -> datetime | None:
         return last_run(task.table.metadata, task.operation)
     from floe_dagster_iceberg.table.maintenance.orphan_files import load_quarantines  # noqa: PLC0415 - only orphans need it
 
-    with translated(task.table.catalog.name, table=".".join(task.table.name())):
+    with translate_errors(task.table.catalog.name, table=".".join(task.table.name())):
         return max((quarantine.created_at for quarantine in load_quarantines(task.table)), default=None)

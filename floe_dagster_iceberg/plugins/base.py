@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, FloeStorageError, ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.plugins.mapping import Setting, engine_properties, passed_through
 from floe_dagster_iceberg.plugins.protocols import HealthStatus
 
@@ -149,7 +149,7 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
             CatalogConnectionError: The catalog does not answer.
             CatalogAuthenticationError: The catalog refuses the credentials.
         """
-        with translated(self.config.catalog_name):
+        with translate_errors(self.config.catalog_name):
             self._catalog = self.open_catalog({**config, **self.pyiceberg_properties()})
         return self._catalog
 
@@ -182,7 +182,7 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
         """Ask the catalog for its namespaces, for at most 5 seconds."""
         started = perf_counter()
         try:
-            with translated(self.config.catalog_name):
+            with translate_errors(self.config.catalog_name):
                 run_within(HEALTH_CHECK_SECONDS, self.list_namespaces)
         except FloeStorageError as error:
             return HealthStatus(state="unhealthy", message=str(error), details={"error": type(error).__name__})
@@ -194,12 +194,12 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
         Raises:
             ValidationError: It exists already.
         """
-        with translated(self.config.catalog_name, namespace=namespace):
+        with translate_errors(self.config.catalog_name, namespace=namespace):
             self.catalog.create_namespace(_levels(namespace), properties or {})
 
     def list_namespaces(self, parent: str | None = None) -> list[str]:
         """Dotted names of the namespaces right below `parent`, or of the topmost ones."""
-        with translated(self.config.catalog_name, namespace=parent):
+        with translate_errors(self.config.catalog_name, namespace=parent):
             found = self.catalog.list_namespaces(_levels(parent) if parent else ())
         return sorted(".".join(namespace) for namespace in found)
 
@@ -210,7 +210,7 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
             NoSuchNamespaceError: There is none of that name.
             ValidationError: It still holds tables.
         """
-        with translated(self.config.catalog_name, namespace=namespace):
+        with translate_errors(self.config.catalog_name, namespace=namespace):
             self.catalog.drop_namespace(_levels(namespace))
 
     def create_table(
@@ -226,17 +226,17 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
             TableAlreadyExistsError: There is one of that name.
             NoSuchNamespaceError: Its namespace is missing.
         """
-        with translated(self.config.catalog_name, table=identifier):
+        with translate_errors(self.config.catalog_name, table=identifier):
             self.catalog.create_table(_levels(identifier), schema, location=location, properties=properties or {})
 
     def list_tables(self, namespace: str) -> list[str]:
         """Dotted names of the tables of a namespace."""
-        with translated(self.config.catalog_name, namespace=namespace):
+        with translate_errors(self.config.catalog_name, namespace=namespace):
             return sorted(".".join(table) for table in self.catalog.list_tables(_levels(namespace)))
 
     def drop_table(self, identifier: str, purge: bool = False) -> None:  # noqa: FBT001, FBT002 - floe's signature
         """Forget a table; with `purge` delete its files, too."""
-        with translated(self.config.catalog_name, table=identifier):
+        with translate_errors(self.config.catalog_name, table=identifier):
             drop = self.catalog.purge_table if purge else self.catalog.drop_table
             drop(_levels(identifier))
 

@@ -80,7 +80,7 @@ _LONGEST_REASON = 200
 
 
 @dataclass(frozen=True)
-class Failed:
+class ForeignError:
     """A foreign exception and what was being done when it came."""
 
     error: BaseException
@@ -158,7 +158,7 @@ _STORAGE_REFUSES = (errno.EACCES, errno.EPERM, errno.EROFS)
 _STORAGE_AWAY = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "REQUEST_TIMEOUT", "curlCode")
 
 
-def storage_failed(failed: Failed) -> FloeStorageError:
+def storage_failed(failed: ForeignError) -> FloeStorageError:
     """Storage that is full, refuses, does not answer, or fails otherwise."""
     number, text = getattr(failed.error, "errno", None), str(failed.error)
     if number in _STORAGE_FULL or any(word in text for word in _STORAGE_FULL_WORDS):
@@ -178,7 +178,7 @@ def storage_failed(failed: Failed) -> FloeStorageError:
     return IcebergError(f"The storage of {failed.subject} failed: {failed.reason}.", table=failed.table)
 
 
-def file_missing(failed: Failed) -> FloeStorageError:
+def file_missing(failed: ForeignError) -> FloeStorageError:
     """A file of a table is not where it should be."""
     if failed.metadata_file is not None:
         return stale_metadata(failed)
@@ -189,18 +189,18 @@ def file_missing(failed: Failed) -> FloeStorageError:
     )
 
 
-def stale_metadata(failed: Failed) -> FloeStorageError:
+def stale_metadata(failed: ForeignError) -> FloeStorageError:
     """The metadata file that the catalog points to is missing, or is none."""
     missing = isinstance(failed.error, FileNotFoundError) or failed.status == HTTPStatus.NOT_FOUND
     reason = "the file is missing" if missing else "it makes no sense"
     return StaleTableMetadataError(failed.table, metadata_location=failed.metadata_file, reason=reason)
 
 
-Translation = Callable[[Failed], FloeStorageError]
+Translation = Callable[[ForeignError], FloeStorageError]
 
 
 @contextmanager
-def translated(catalog: str, *, table: object = None, namespace: object = None) -> Iterator[None]:
+def translate_errors(catalog: str, *, table: object = None, namespace: object = None) -> Iterator[None]:
     """Raise what the body raises as an error of this package.
 
     Args:
@@ -217,66 +217,66 @@ def translated(catalog: str, *, table: object = None, namespace: object = None) 
         translate = _translation_of(error)
         if translate is None:
             raise
-        failed = Failed(error, catalog, table, namespace)
+        failed = ForeignError(error, catalog, table, namespace)
         raise translate(failed) from scrub_exception(error)
 
 
-def _connection_lost(failed: Failed) -> FloeStorageError:
+def _connection_lost(failed: ForeignError) -> FloeStorageError:
     return CatalogConnectionError(failed.catalog, reason=failed.reason)
 
 
-def _refused_credentials(failed: Failed) -> FloeStorageError:
+def _refused_credentials(failed: ForeignError) -> FloeStorageError:
     return CatalogAuthenticationError(failed.catalog, reason=failed.reason)
 
 
-def _conflict(failed: Failed) -> FloeStorageError:
+def _conflict(failed: ForeignError) -> FloeStorageError:
     subject = failed.catalog if failed.table is None else failed.table
     return CommitConflictError(subject, attempts=1, reason=failed.reason)
 
 
-def _outcome_unknown(failed: Failed) -> FloeStorageError:
+def _outcome_unknown(failed: ForeignError) -> FloeStorageError:
     subject = failed.catalog if failed.table is None else failed.table
     return CommitOutcomeUnknownError(subject, snapshot_id=None, reason=failed.reason)
 
 
-def _no_such_table(failed: Failed) -> FloeStorageError:
+def _no_such_table(failed: ForeignError) -> FloeStorageError:
     if failed.metadata_file is not None:
         # A server that has the table and not its metadata file says 404, too.
         return stale_metadata(failed)
     return NoSuchTableError("(unnamed)" if failed.table is None else failed.table)
 
 
-def _no_such_namespace(failed: Failed) -> FloeStorageError:
+def _no_such_namespace(failed: ForeignError) -> FloeStorageError:
     if failed.metadata_file is not None:
         return stale_metadata(failed)
     return NoSuchNamespaceError(failed.namespace_name)
 
 
-def _table_exists(failed: Failed) -> FloeStorageError:
+def _table_exists(failed: ForeignError) -> FloeStorageError:
     return TableAlreadyExistsError("(unnamed)" if failed.table is None else failed.table)
 
 
-def _refused(failed: Failed) -> FloeStorageError:
+def _refused(failed: ForeignError) -> FloeStorageError:
     return ValidationError(f"The request for {failed.subject} was refused: {failed.reason}.", table=failed.table)
 
 
-def _namespace_exists(failed: Failed) -> FloeStorageError:
+def _namespace_exists(failed: ForeignError) -> FloeStorageError:
     return ValidationError(
         f"Namespace '{failed.namespace_name}' already exists in catalog '{failed.catalog}'. Use it as it is."
     )
 
 
-def _namespace_not_empty(failed: Failed) -> FloeStorageError:
+def _namespace_not_empty(failed: ForeignError) -> FloeStorageError:
     return ValidationError(
         f"Namespace '{failed.namespace_name}' of catalog '{failed.catalog}' still holds tables. Drop them first."
     )
 
 
-def _view_exists(failed: Failed) -> FloeStorageError:
+def _view_exists(failed: ForeignError) -> FloeStorageError:
     return ValidationError(f"A view named like {failed.subject} already exists. Choose another name.")
 
 
-def _rest_error(failed: Failed) -> FloeStorageError:
+def _rest_error(failed: ForeignError) -> FloeStorageError:
     # PyIceberg has no class of its own for most answers, so the status decides.
     if failed.status is None or failed.status >= 500:  # noqa: PLR2004 - the first status that blames the server
         return _server_failed(failed)
@@ -292,18 +292,18 @@ def _rest_error(failed: Failed) -> FloeStorageError:
     )
 
 
-def _server_failed(failed: Failed) -> FloeStorageError:
+def _server_failed(failed: ForeignError) -> FloeStorageError:
     return _connection_lost(failed) if failed.metadata_file is None else stale_metadata(failed)
 
 
-def _bad_metadata(failed: Failed) -> FloeStorageError:
+def _bad_metadata(failed: ForeignError) -> FloeStorageError:
     # PyIceberg raises one class for a corrupt metadata file and for a schema that does not fit.
     if "TableMetadata" not in str(failed.error):
         return _refused(failed)
     return stale_metadata(failed)
 
 
-def _unreadable_response(failed: Failed) -> FloeStorageError:
+def _unreadable_response(failed: ForeignError) -> FloeStorageError:
     title = getattr(failed.error, "title", "")
     if "Metadata" in title:
         return _bad_metadata(failed)
@@ -312,27 +312,27 @@ def _unreadable_response(failed: Failed) -> FloeStorageError:
     )
 
 
-def _not_supported(failed: Failed) -> FloeStorageError:
+def _not_supported(failed: ForeignError) -> FloeStorageError:
     return EngineCapabilityError(
         f"PyIceberg or {failed.subject} does not support this: {failed.reason}.", engine="pyiceberg", table=failed.table
     )
 
 
-def _not_installed(failed: Failed) -> FloeStorageError:
+def _not_installed(failed: ForeignError) -> FloeStorageError:
     return ValidationError(
         f"A library that {failed.subject} needs is not installed: {failed.reason}. "
         "Install the extra of floe-dagster-iceberg for this catalog or storage."
     )
 
 
-def _database_failed(failed: Failed) -> FloeStorageError:
+def _database_failed(failed: ForeignError) -> FloeStorageError:
     text = str(getattr(failed.error, "orig", failed.error)).lower()
     if "authentication failed" in text or "no password supplied" in text:
         return _refused_credentials(failed)
     return _connection_lost(failed)
 
 
-def _database_conflict(failed: Failed) -> FloeStorageError:
+def _database_conflict(failed: ForeignError) -> FloeStorageError:
     subject = failed.catalog if failed.table is None else failed.table
     return CommitConflictError(subject, attempts=1, reason="another process made the same change at the same time")
 

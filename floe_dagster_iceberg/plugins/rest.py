@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.models import RetryConfig
 from floe_dagster_iceberg.plugins.base import BuiltInCatalog, CatalogConfig
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.plugins.mapping import Setting, as_milliseconds, resolved
 from floe_dagster_iceberg.secrets import SecretValue, is_secret_key
 
@@ -155,7 +155,7 @@ class RestCatalogPlugin(BuiltInCatalog[RestCatalogConfig]):
         Raises:
             EngineCapabilityError: The server lends none.
         """
-        with translated(self.config.catalog_name, table=table_path):
+        with translate_errors(self.config.catalog_name, table=table_path):
             io = self.catalog.load_table(tuple(table_path.split("."))).io
         own = self.catalog.properties
         lent = {key: value for key, value in io.properties.items() if is_secret_key(key) and own.get(key) != value}

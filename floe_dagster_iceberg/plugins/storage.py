@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from floe_dagster_iceberg.errors import FloeStorageError, ValidationError
 from floe_dagster_iceberg.plugins.base import HEALTH_CHECK_SECONDS, BuiltInPlugin, PluginConfig, required, run_within
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.plugins.mapping import Setting, as_milliseconds, negated, resolved
 from floe_dagster_iceberg.plugins.protocols import HealthStatus
 from floe_dagster_iceberg.secrets import NamedSecret, SecretReference, SecretValue, resolve_text
@@ -65,7 +65,7 @@ class BuiltInStorage(BuiltInPlugin[StorageConfigT]):
     def health_check(self) -> HealthStatus:
         """Look whether the warehouse can be reached, for at most 5 seconds."""
         try:
-            with translated(self.name):
+            with translate_errors(self.name):
                 run_within(HEALTH_CHECK_SECONDS, self._look)
         except FloeStorageError as error:
             return HealthStatus(state="unhealthy", message=str(error), details={"error": type(error).__name__})

@@ -22,7 +22,7 @@ from floe_dagster_iceberg.errors import (
     TableAlreadyExistsError,
 )
 from floe_dagster_iceberg.models import SnapshotInfo
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, shown, to_error
 from floe_dagster_iceberg.spark.types import to_arrow_schema
 from floe_dagster_iceberg.spark.write import FrameWrite
@@ -90,7 +90,7 @@ class _Creation:
 
     def __init__(self, catalog: Catalog, columns: pa.Schema, write: TableWrite) -> None:
         self._catalog, self.name = catalog, write.table
-        with translated(catalog.name, table=write.table):
+        with translate_errors(catalog.name, table=write.table):
             ensure_namespace(catalog, write.table.namespace_parts)
             self._transaction = open_new_table(catalog, columns, write)
             self._files_before = self._list_files()
@@ -100,7 +100,7 @@ class _Creation:
     def commit(self) -> Table:
         """The empty table, or the one that another process created at the same time."""
         try:
-            with translated(self._catalog.name, table=self.name):
+            with translate_errors(self._catalog.name, table=self.name):
                 table = self._transaction.commit_once()
         except (TableAlreadyExistsError, CommitConflictError):
             existing = load_table_or_none(self._catalog, self.name)
@@ -121,7 +121,7 @@ class _Creation:
             snapshots = [] if table is None else map(SnapshotInfo.from_pyiceberg_snapshot, table.metadata.snapshots)
             if table is None or any(snapshot.added_files for snapshot in snapshots):
                 return
-            with translated(self._catalog.name, table=self.name):
+            with translate_errors(self._catalog.name, table=self.name):
                 files = self._list_files() - self._files_before
                 self._catalog.drop_table(self.name.as_tuple)
                 delete_many(table.io, sorted(files))

@@ -155,7 +155,7 @@ class SparkProcedures:
             with _span("set_properties", table):
                 self._session.sql(f"ALTER TABLE {spark_table(self._catalog, table)} SET TBLPROPERTIES ({pairs})")
         except SPARK_ERRORS as error:
-            raise _translated(error, "ALTER TABLE", catalog=self._catalog, table=table) from shown(error)
+            raise _translate_errors(error, "ALTER TABLE", catalog=self._catalog, table=table) from shown(error)
 
     def _call(
         self,
@@ -172,7 +172,7 @@ class SparkProcedures:
             with _span(procedure, table), self._snapshot_properties_for(operation), _leaving_sockets_to_pyspark():
                 rows = run_action(self._session, lambda: self._session.sql(statement, args=values).collect())
         except SPARK_ERRORS as error:
-            raise _translated(error, procedure, catalog=self._catalog, table=table) from shown(error)
+            raise _translate_errors(error, procedure, catalog=self._catalog, table=table) from shown(error)
         return ProcedureAnswer(statement, [row.asDict() for row in rows])
 
     @contextmanager
@@ -218,7 +218,9 @@ def _options(options: Mapping[str, object]) -> Column:
     return sf.create_map(*(sf.lit(text) for pair in zip(options, texts, strict=True) for text in pair))
 
 
-def _translated(error: BaseException, procedure: str, *, catalog: str, table: TableIdentifier) -> FloeStorageError:
+def _translate_errors(
+    error: BaseException, procedure: str, *, catalog: str, table: TableIdentifier
+) -> FloeStorageError:
     match kind_of(error):
         case Failure.ROWS_CHANGED | Failure.COMMIT_LOST:
             return CommitConflictError(

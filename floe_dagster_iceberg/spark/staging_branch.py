@@ -20,7 +20,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, point_ref
 from floe_dagster_iceberg.errors import FloeStorageError
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit
 from floe_dagster_iceberg.table.commit.refs import create_ref, new_branch, remove_ref
 from floe_dagster_iceberg.table.filter.file_pruning import FileMatcher
@@ -104,7 +104,7 @@ def _stage_move(transaction: TableTransaction, *, staged: str, target: str, base
 
 def _remove(table: Table, name: str, branch: str, budget: CommitBudget) -> None:
     try:
-        with translated(table.catalog.name, table=name):
+        with translate_errors(table.catalog.name, table=name):
             table.refresh()
         commit(table, lambda transaction: remove_ref(transaction, name, branch), budget=budget)
     except FloeStorageError:

@@ -19,7 +19,7 @@ from floe_dagster_iceberg.errors import (
     NoSuchTableError,
 )
 from floe_dagster_iceberg.models import SnapshotInfo, WriteMode
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.spark import statements
 from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, Failure, kind_of, name_of, shown, to_error
 from floe_dagster_iceberg.spark.frame_rows import FrameRows
@@ -116,7 +116,7 @@ class FrameWrite:
             branch = self._write.branch
             fork_branch(transaction, branch, head_of(transaction.table_metadata, branch, self._name))
 
-        with translated(self._table.catalog.name, table=self._name):
+        with translate_errors(self._table.catalog.name, table=self._name):
             commit(self._table, stage, budget=self._budget)
         self._changes += changes
 
@@ -167,7 +167,7 @@ class FrameWrite:
             statements.append(
                 rows.passing(self._table), replace(target, branch=branch), in_order=bool(self._write.sort_by)
             )
-            with translated(self._table.catalog.name, table=self._name):
+            with translate_errors(self._table.catalog.name, table=self._name):
                 self._table.refresh()
             try:
                 publish(self._table, staged=branch, target=target.branch, base=base, budget=self._budget)
@@ -231,7 +231,7 @@ class FrameWrite:
             time.sleep(self._budget.wait_seconds(looks))
 
     def _find(self) -> Snapshot | None:
-        with translated(self._table.catalog.name, table=self._name):
+        with translate_errors(self._table.catalog.name, table=self._name):
             self._table.refresh()
         return find_committed_write(self._table.metadata, self._write.branch, self._write.idempotency_key)
 

@@ -14,14 +14,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from support.http_stub import refused_url
 
 from floe_dagster_iceberg import errors
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.secrets import remember_secret
 
 TABLE = "bronze.orders"
 
 
 def recorded(error: BaseException) -> errors.FloeStorageError:
-    with pytest.raises(errors.FloeStorageError) as caught, translated("floe", table=TABLE):
+    with pytest.raises(errors.FloeStorageError) as caught, translate_errors("floe", table=TABLE):
         raise error
     return caught.value
 
@@ -100,7 +100,7 @@ def test_a_missing_namespace_is_named_by_its_table() -> None:
 
 
 def test_what_nobody_mapped_goes_on_unchanged() -> None:
-    with pytest.raises(ZeroDivisionError), translated("floe"):
+    with pytest.raises(ZeroDivisionError), translate_errors("floe"):
         _ = 1 / 0
 
 
@@ -145,6 +145,6 @@ def test_a_damaged_metadata_file_is_an_error_that_names_the_table(tmp_path: Path
         file.unlink()
     else:
         file.write_text(content)
-    with pytest.raises(errors.ScanError, match=r"metadata.*bronze\.orders"), translated("floe", table=TABLE):
+    with pytest.raises(errors.ScanError, match=r"metadata.*bronze\.orders"), translate_errors("floe", table=TABLE):
         catalog.load_table(TABLE)
     catalog.close()

@@ -32,7 +32,7 @@ from floe_dagster_iceberg.errors import (
     ValidationError,
 )
 from floe_dagster_iceberg.models import IcebergTableManagerConfig, TableIdentifier
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.names import table_name
 from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, step
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
@@ -130,7 +130,7 @@ def new_snapshot_id() -> int:
 def load_table_or_none(catalog: Catalog, identifier: TableIdentifier) -> Table | None:
     """The table, or None when the catalog has none of that name."""
     try:
-        with translated(catalog.name, table=identifier):
+        with translate_errors(catalog.name, table=identifier):
             return catalog.load_table(identifier.as_tuple)
     except NoSuchTableError:
         return None
@@ -245,7 +245,7 @@ def _attempt(
     if not transaction.changes_anything:
         return table
     try:
-        with translated(table.catalog.name, table=name):
+        with translate_errors(table.catalog.name, table=name):
             if isinstance(transaction, CreateTransaction):
                 return transaction.commit_once()
             transaction.commit_once()
@@ -268,7 +268,7 @@ def refresh(table: Table) -> None:
     """
     name = table_name(table)
     try:
-        with translated(table.catalog.name, table=name):
+        with translate_errors(table.catalog.name, table=name):
             table.refresh()
     except ValueError as error:
         if "UUID does not match" not in str(error):

@@ -29,7 +29,7 @@ from floe_dagster_iceberg.models import (
     MaintenanceOperation,
     MaintenanceResult,
 )
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, new_snapshot_id, refresh
 from floe_dagster_iceberg.table.commit.refs import head_of
@@ -219,7 +219,7 @@ class _Rewriting:
     def _commit(self, plan: RewritePlan) -> None:
         table, name, started = self.table, ".".join(self.table.name()), time.perf_counter()
         removed = [file for group in plan.groups for file in group.files]
-        with UncommittedFiles(name, table.io) as files, translated(table.catalog.name, table=name):
+        with UncommittedFiles(name, table.io) as files, translate_errors(table.catalog.name, table=name):
             added = self._write(plan, files)
             seconds = time.perf_counter() - started
             properties = snapshot_properties_of(MaintenanceOperation.COMPACTION, seconds=seconds)

@@ -21,7 +21,7 @@ from floe_dagster_iceberg.models import (
     CompactionStrategyType,
     snapshot_properties,
 )
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.commit.refs import head_of
 from floe_dagster_iceberg.table.filter.file_pruning import FileMatcher
 from floe_dagster_iceberg.table.filter.row_filter import to_row_filter
@@ -147,7 +147,7 @@ def plan_rewrite(table: Table, strategy: CompactionStrategy, limits: GroupLimits
     """Read a table's manifests, as far as the limits need them, and find the files worth rewriting."""
     name = ".".join(table.name())
     metadata, base = table.metadata, head_of(table.metadata, MAIN_BRANCH, name)
-    with translated(table.catalog.name, table=name):
+    with translate_errors(table.catalog.name, table=name):
         changes = FileChanges.read(metadata, table.io, base, may_hold=limits.row_filter)
     return RewritePlan(metadata, base, changes, plan_groups(changes, metadata, strategy, limits))
 

@@ -24,7 +24,7 @@ from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, point_
 from floe_dagster_iceberg.errors import CommitConflictError, EngineCapabilityError, FloeStorageError, IcebergError
 from floe_dagster_iceberg.models import ExpiryPolicy, Guardrail, MaintenanceOperation, MaintenanceResult
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit
 from floe_dagster_iceberg.table.commit.refs import to_timestamp_ms
 from floe_dagster_iceberg.table.maintenance.expiry import ExpiryPlan, Retention, plan_expiry, stage_expiry
@@ -81,7 +81,7 @@ def bring_back_lost_refs(table: Table, plan: ExpiryPlan, budget: CommitBudget) -
     if lost:
         name = ".".join(table.name())
         try:
-            with translated(table.catalog.name, table=name):
+            with translate_errors(table.catalog.name, table=name):
                 commit(table, _Return(before, lost), budget=budget)
         except FloeStorageError as error:
             raise IcebergError(
@@ -199,7 +199,7 @@ def forecast_expiry(
     nothing = UnreferencedFiles((), ReferencedFiles(table.io))
     if not policy.delete_files:
         return ExpiryForecast(plan, nothing, nothing)
-    with translated(table.catalog.name, table=name):
+    with translate_errors(table.catalog.name, table=name):
         listed = _listed(table)
         after = without_snapshots(metadata, plan.snapshot_ids)
         unreferenced = _unreferenced(plan, metadata, after, table, listed=listed, read=read)
@@ -268,7 +268,7 @@ def delete_old_metadata(
     """Delete metadata files that the table has forgotten, if the policy deletes files at all."""
     if not policy.delete_files:
         return DeletedFiles()
-    with translated(table.catalog.name, table=table_name(table)):
+    with translate_errors(table.catalog.name, table=table_name(table)):
         old = find_old_metadata(table, _listed(table), older_than=now - policy.max_age)
     return delete_unreferenced(table, old, progress=progress)
 
@@ -282,7 +282,7 @@ class _Batch:
         self._refs = RefCheck.UNKNOWN
 
     def commit(self, budget: CommitBudget) -> ExpiryPlan:
-        with translated(self._table.catalog.name, table=table_name(self._table)):
+        with translate_errors(self._table.catalog.name, table=table_name(self._table)):
             commit(self._table, self._stage, budget=budget)
         plan, _ = self._landed()
         self._refs = bring_back_lost_refs(self._table, plan, budget)
@@ -294,7 +294,7 @@ class _Batch:
         if self._refs is RefCheck.UNKNOWN:
             # They may be needed. Otherwise they are orphans, and wait in quarantine before they are deleted.
             return DeletedFiles()
-        with translated(table.catalog.name, table=table_name(table)):
+        with translate_errors(table.catalog.name, table=table_name(table)):
             unreferenced = _unreferenced(plan, before, table.metadata, table, listed=_listed(table), read=self._read)
         return delete_unreferenced(table, unreferenced, progress=progress)
 

@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
 from floe_dagster_iceberg.models import CompactionPolicy, FileSizeBin, HealthTier, TableHealth
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, plan_groups, to_group_limits
 from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles, read_live_files
 from floe_dagster_iceberg.table.names import to_identifier
@@ -48,7 +48,7 @@ def measure_health(
     """
     snapshot = table.current_snapshot()
     measured: dict[str, Any] = _from_metadata(table, snapshot)
-    with translated(table.catalog.name, table=".".join(table.name())):
+    with translate_errors(table.catalog.name, table=".".join(table.name())):
         if tier is not HealthTier.SUMMARY:
             measured["metadata_json_bytes"] = len(table.io.new_input(table.metadata_location))
         if tier is HealthTier.MANIFESTS:

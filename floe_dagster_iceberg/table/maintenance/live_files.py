@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LiveFiles:
 def read_live_files(table: Table) -> LiveFiles:
     """Read every manifest of main's newest snapshot."""
     snapshot, io = table.current_snapshot(), table.io
-    with translated(table.catalog.name, table=".".join(table.name())):
+    with translate_errors(table.catalog.name, table=".".join(table.name())):
         changes = FileChanges.read(table.metadata, io, snapshot, may_hold=AlwaysTrue())
         deletes = [
             entry.data_file

@@ -19,7 +19,7 @@ from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
 from floe_dagster_iceberg._pyiceberg.snapshot_producer import ManifestRewriter, SnapshotProducer, is_writable
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceResult, ManifestPolicy
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, new_snapshot_id
 from floe_dagster_iceberg.table.commit.refs import head_of
 from floe_dagster_iceberg.table.maintenance.last_run import snapshot_properties_of
@@ -104,7 +104,7 @@ def rewrite_manifests(
     """
     name, started = table_name(table), datetime.now(UTC)
     rewriting = _Rewriting(table, policy, plan, snapshot_properties or {})
-    with translated(table.catalog.name, table=name):
+    with translate_errors(table.catalog.name, table=name):
         try:
             commit(
                 table,

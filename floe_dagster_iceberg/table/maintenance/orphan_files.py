@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import IcebergError, ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel, Items
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.maintenance.unreferenced_files import (
     ReferencedFiles,
     UnreferencedFiles,
@@ -212,7 +212,7 @@ def find_orphans(
         grace: Time that files stay in quarantine.
         only: Where another engine saw orphans; ours must be among them. None is our own judgement alone.
     """
-    with translated(table.catalog.name, table=table_name(table)):
+    with translate_errors(table.catalog.name, table=table_name(table)):
         # Listed before the metadata is read: what is committed in between is referenced, what is written is young.
         listed = [file for file in list_files(table.io, table.location()) if not _is_hidden(table, file)]
         old = {
@@ -251,7 +251,7 @@ def quarantine_orphans(
     if not orphans.files:
         return []
     moved: list[QuarantinedFile] = []
-    with translated(table.catalog.name, table=table_name(table)):
+    with translate_errors(table.catalog.name, table=table_name(table)):
         quarantine = new_quarantine(table, orphans.files, now)
         write_list(table, quarantine)
         for start in range(0, len(quarantine.files), MOVE_BATCH):
@@ -271,7 +271,7 @@ def purge_quarantine(table: Table, quarantine: Quarantine) -> list[QuarantinedFi
     Returns:
         The files that are gone; none when they were restored.
     """
-    with translated(table.catalog.name, table=table_name(table)):
+    with translate_errors(table.catalog.name, table=table_name(table)):
         table.refresh()
         referenced = ReferencedFiles(table.io)
         referenced.add(table)
@@ -289,7 +289,7 @@ def restore_quarantines(table: Table, quarantine_id: str | None = None, *, dry_r
         ValidationError: The table has no such quarantine.
     """
     name = table_name(table)
-    with translated(table.catalog.name, table=name):
+    with translate_errors(table.catalog.name, table=name):
         known = load_quarantines(table)
         chosen = [each for each in known if quarantine_id in (None, each.quarantine_id)]
         if quarantine_id is not None and not chosen:

@@ -21,7 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.storage import Place, StoredFile, delete_many, in_parallel, list_files
 
 # Catalogs that keep tables in folders alone write it; it names the current version.
@@ -182,7 +182,7 @@ class UnreferencedFiles:
 
     def recheck(self, table: Table) -> None:
         """Load the newest metadata, and take in what it leads to."""
-        with translated(table.catalog.name, table=".".join(table.name())):
+        with translate_errors(table.catalog.name, table=".".join(table.name())):
             table.refresh()
             self.referenced.add(table)
             if self.contents:
@@ -291,7 +291,7 @@ def delete_unreferenced(
     for start in range(0, len(files), DELETE_BATCH):
         unreferenced.recheck(table)
         batch = [file for file in files[start : start + DELETE_BATCH] if file.location not in unreferenced.referenced]
-        with translated(table.catalog.name, table=".".join(table.name())):
+        with translate_errors(table.catalog.name, table=".".join(table.name())):
             left = set(delete_many(table.io, [file.location for file in batch]))
         deleted = [file for file in batch if file.location not in left]
         done += DeletedFiles(len(deleted), sum(file.size_bytes for file in deleted), tuple(sorted(left)))

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.errors import StaleTableMetadataError
 from floe_dagster_iceberg.models import IcebergTableManagerConfig, StaleTableRecoveryMode, TableConfig, TableIdentifier
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, StoragePlugin
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, refresh
 from floe_dagster_iceberg.table.manager.repair import repair_table
@@ -56,7 +56,7 @@ class CatalogSession:
             properties: dict[str, Any] = {}
             if self._storage_plugin is not None:
                 properties = dict(self._storage_plugin.get_pyiceberg_fileio().properties)
-            with translated(getattr(self._source, "name", type(self._source).__name__)):
+            with translate_errors(getattr(self._source, "name", type(self._source).__name__)):
                 return cast("Catalog", self._source.connect(properties))
 
     @property
@@ -76,7 +76,7 @@ class CatalogSession:
         catalog = self.catalog
 
         def load() -> Table:
-            with translated(catalog.name, table=identifier):
+            with translate_errors(catalog.name, table=identifier):
                 return catalog.load_table(identifier.as_tuple)
 
         return self.with_metadata_repair(identifier, load)
@@ -134,6 +134,6 @@ class MetadataSession(CatalogSession):
         def plan(transaction: TableTransaction) -> None:
             planned[:] = [stage(transaction)]
 
-        with translated(table.catalog.name, table=table_name(table)):
+        with translate_errors(table.catalog.name, table=table_name(table)):
             commit(table, plan, budget=self._budget)
         return planned[0]

@@ -15,7 +15,7 @@ from pyiceberg.serializers import FromInputFile
 
 from floe_dagster_iceberg.errors import FloeStorageError, StaleTableMetadataError
 from floe_dagster_iceberg.models import TableIdentifier
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.storage import list_files
 from floe_dagster_iceberg.telemetry import describe_table, traced_step
 
@@ -39,7 +39,7 @@ def repair_table(catalog: Catalog, identifier: TableIdentifier, stale: StaleTabl
     if stale.metadata_location is None:
         raise stale
     try:
-        with translated(catalog.name, table=identifier):
+        with translate_errors(catalog.name, table=identifier):
             newest = _newest_readable(catalog, stale.metadata_location)
             catalog.drop_table(identifier.as_tuple)
             if newest is not None:

@@ -17,7 +17,7 @@ from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
 from floe_dagster_iceberg._pyiceberg.scan_planner import NullSafeScan
 from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import RowFilter
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.commit.refs import to_timestamp_ms
 from floe_dagster_iceberg.table.filter.file_pruning import FileMatcher
 from floe_dagster_iceberg.table.filter.row_filter import CheckedFilter, compares_uuids, mask_rows, to_row_filter
@@ -74,7 +74,7 @@ class ScanOperations(CatalogSession):
         if compares_uuids(_every_column(scan), scan.row_filter):
             schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
             return pa.Table.from_batches(list(_batches(loaded, scan, schema)), schema=schema).slice(0, limit)
-        with translated(loaded.catalog.name, table=table_name(loaded)), reading_files(loaded.location()):
+        with translate_errors(loaded.catalog.name, table=table_name(loaded)), reading_files(loaded.location()):
             return scan.to_arrow()
 
     @traced("scan_batches", _scan_attributes)
@@ -122,7 +122,7 @@ def _batches(table: Table, scan: DataScan, schema: pa.Schema) -> Iterator[pa.Rec
         projected_schema=every_column if filters_itself else scan.projection(),
         row_filter=AlwaysTrue() if filters_itself else scan.row_filter,
     )
-    with translated(table.catalog.name, table=table_name(table)):
+    with translate_errors(table.catalog.name, table=table_name(table)):
         for batch in rows.stream(_plan(scan) if filters_itself else scan.plan_files()):
             found = pa.Table.from_batches([batch])
             if filters_itself:

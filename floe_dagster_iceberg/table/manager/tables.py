@@ -6,7 +6,7 @@ from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import TableAlreadyExistsError, ValidationError
 from floe_dagster_iceberg.models import IDENTIFIER_PATTERN, TableConfig, TableIdentifier
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.manager.base import CatalogSession, table_attributes
 from floe_dagster_iceberg.table.names import TableRef, to_identifier
 from floe_dagster_iceberg.table.schema.convert import SchemaLike, SpecLike, to_iceberg_schema, to_iceberg_spec
@@ -71,7 +71,7 @@ class TableOperations(CatalogSession):
         catalog = self.catalog
         try:
             self._refuse_existing(identifier)
-            with translated(catalog.name, table=identifier):
+            with translate_errors(catalog.name, table=identifier):
                 return catalog.create_table(
                     identifier.as_tuple,
                     columns,
@@ -87,7 +87,7 @@ class TableOperations(CatalogSession):
     def _refuse_existing(self, identifier: TableIdentifier) -> None:
         # Catalogs write the new table's metadata before they find out, and leave the file behind.
         catalog = self.catalog
-        with translated(catalog.name, table=identifier):
+        with translate_errors(catalog.name, table=identifier):
             if catalog.table_exists(identifier.as_tuple):
                 raise TableAlreadyExistsError(identifier)
 
@@ -123,7 +123,7 @@ class TableOperations(CatalogSession):
     def table_exists(self, table: TableRef) -> bool:
         """Whether the catalog has a table of that name."""
         identifier, catalog = to_identifier(table), self.catalog
-        with translated(catalog.name, table=identifier):
+        with translate_errors(catalog.name, table=identifier):
             return bool(catalog.table_exists(identifier.as_tuple))
 
     @traced("drop_table", table_attributes)
@@ -139,7 +139,7 @@ class TableOperations(CatalogSession):
             NoSuchTableError: There is no such table.
         """
         identifier, catalog = to_identifier(table), self.catalog
-        with translated(catalog.name, table=identifier):
+        with translate_errors(catalog.name, table=identifier):
             (catalog.purge_table if purge else catalog.drop_table)(identifier.as_tuple)
 
     @traced("register_table", table_attributes)
@@ -155,7 +155,7 @@ class TableOperations(CatalogSession):
             ScanError: There is no such metadata file, or it cannot be read.
         """
         identifier, catalog = to_identifier(table), self.catalog
-        with translated(catalog.name, table=identifier):
+        with translate_errors(catalog.name, table=identifier):
             return catalog.register_table(identifier.as_tuple, metadata_location)
 
     @traced("list_tables", _namespace_attributes)
@@ -166,7 +166,7 @@ class TableOperations(CatalogSession):
             NoSuchNamespaceError: There is no such namespace.
         """
         parts, catalog = _parts(namespace), self.catalog
-        with translated(catalog.name, namespace=parts):
+        with translate_errors(catalog.name, namespace=parts):
             return sorted(name[-1] for name in catalog.list_tables(parts))
 
     @traced("create_namespace", _namespace_attributes)
@@ -179,7 +179,7 @@ class TableOperations(CatalogSession):
             ValidationError: It exists already, and `if_not_exists` is not set.
         """
         parts, catalog = _parts(namespace), self.catalog
-        with translated(catalog.name, namespace=parts):
+        with translate_errors(catalog.name, namespace=parts):
             if if_not_exists:
                 ensure_namespace(catalog, parts, properties)
             else:
@@ -195,21 +195,21 @@ class TableOperations(CatalogSession):
             ValidationError: It still holds tables.
         """
         parts, catalog = _parts(namespace), self.catalog
-        with translated(catalog.name, namespace=parts):
+        with translate_errors(catalog.name, namespace=parts):
             catalog.drop_namespace(parts)
 
     @traced("list_namespaces", _namespace_attributes)
     def list_namespaces(self, parent: NamespaceRef = ()) -> list[str]:
         """Namespaces below a parent, or the outermost ones; nested levels are joined by dots."""
         parts, catalog = _parts(parent) if parent else (), self.catalog
-        with translated(catalog.name, namespace=parts):
+        with translate_errors(catalog.name, namespace=parts):
             return sorted(".".join(name) for name in catalog.list_namespaces(parts))
 
     @traced("namespace_exists", _namespace_attributes)
     def namespace_exists(self, namespace: NamespaceRef) -> bool:
         """Whether the catalog has a namespace of that name."""
         parts, catalog = _parts(namespace), self.catalog
-        with translated(catalog.name, namespace=parts):
+        with translate_errors(catalog.name, namespace=parts):
             return bool(catalog.namespace_exists(parts))
 
 

@@ -19,7 +19,7 @@ from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.scan_planner import NullSafeScan
 from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, new_snapshot_id
 from floe_dagster_iceberg.table.commit.refs import fork_branch, head_of
@@ -98,7 +98,7 @@ def delete_rows(
 ) -> Snapshot | None:
     """Delete all rows matching a filter; None when no row matches and nothing was committed."""
     name, snapshot_id = table_name(table), new_snapshot_id()
-    with UncommittedFiles(name, table.io) as files, translated(table.catalog.name, table=name):
+    with UncommittedFiles(name, table.io) as files, translate_errors(table.catalog.name, table=name):
 
         def stage(transaction: TableTransaction) -> None:
             files.next_attempt()

@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from floe_dagster_iceberg._pyiceberg.transaction import CreateTransaction, history_of, summary_property
 from floe_dagster_iceberg.errors import NoSuchTableError, ValidationError
 from floe_dagster_iceberg.models import SnapshotInfo, WriteMode, snapshot_properties
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, NewTable, commit, load_table_or_none, snapshot_id_for
 from floe_dagster_iceberg.table.write.create_table import ensure_namespace, open_new_table, stage_first_snapshot
@@ -100,11 +100,11 @@ def _into_existing(
 def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
     """Create the table with its first rows, or write into the one that another process created meanwhile."""
     name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, None)
-    with translated(catalog.name, table=name):
+    with translate_errors(catalog.name, table=name):
         ensure_namespace(catalog, write.table.namespace_parts)
         open_transaction = partial(open_new_table, catalog, rows.data_schema, write)
         staged = open_transaction()
-        with UncommittedFiles(name, staged.table.io) as files, translated(catalog.name, table=name):
+        with UncommittedFiles(name, staged.table.io) as files, translate_errors(catalog.name, table=name):
             prepared = _prepare(staged, rows, write, files)
             first = partial(stage_first_snapshot, write=write, snapshot_id=snapshot_id, prepared=prepared, files=files)
             committed = commit(

@@ -18,7 +18,7 @@ from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError
 from floe_dagster_iceberg.models import PartitionSpec, SnapshotInfo, TableIdentifier, WriteMode, snapshot_properties
 from floe_dagster_iceberg.models.writing import EvolutionMode
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, Committed, commit, refresh, snapshot_id_for
 from floe_dagster_iceberg.table.commit.refs import fork_branch, head_of
@@ -140,7 +140,7 @@ def write_rows(
     name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, table.metadata)
     for attempt in range(1, budget.retries + 2):
         try:
-            with UncommittedFiles(name, table.io) as files, translated(table.catalog.name, table=name):
+            with UncommittedFiles(name, table.io) as files, translate_errors(table.catalog.name, table=name):
                 run = _WriteRun(table, name, rows, write, files)
                 return run.commit(budget, snapshot_id, prepared)
         except _SchemaMovedError:

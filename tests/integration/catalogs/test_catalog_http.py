@@ -18,7 +18,7 @@ from floe_dagster_iceberg.errors import (
     NoSuchTableError,
     ValidationError,
 )
-from floe_dagster_iceberg.plugins.error_translation import translated
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin
 from floe_dagster_iceberg.plugins.registry import open_catalog_plugin
 from floe_dagster_iceberg.table.write.create_table import ensure_namespace
@@ -130,7 +130,7 @@ def test_a_namespace_that_is_there_in_the_end_may_have_been_answered_by_anything
 @pytest.mark.requirement("S3-2b", "S2-FR-028")
 def test_a_namespace_that_is_not_there_in_the_end_is_an_error(stub: RestStub, plugin: CatalogPlugin) -> None:
     stub.fail("POST", "/v1/namespaces$", Fault(500))
-    with pytest.raises(CatalogConnectionError, match="HTTP 500"), translated("floe"):
+    with pytest.raises(CatalogConnectionError, match="HTTP 500"), translate_errors("floe"):
         ensure_namespace(plugin.catalog, ("marketing",))
     assert stub.catalog.list_namespaces() == [("sales",)]
 
@@ -139,7 +139,7 @@ def test_a_namespace_that_is_not_there_in_the_end_is_an_error(stub: RestStub, pl
 def test_a_look_that_fails_does_not_hide_why_a_namespace_is_missing(stub: RestStub, plugin: CatalogPlugin) -> None:
     stub.fail("POST", "/v1/namespaces$", Fault(403))
     stub.fail("HEAD", "/v1/namespaces/marketing", Fault(404), *[Fault(503)] * 5)
-    with pytest.raises(CatalogAuthenticationError), translated("floe"):
+    with pytest.raises(CatalogAuthenticationError), translate_errors("floe"):
         ensure_namespace(plugin.catalog, ("marketing",))
 
 
@@ -249,6 +249,6 @@ def test_lent_credentials_are_those_the_client_did_not_bring(stub: RestStub, plu
 
 def test_translated_leaves_our_own_errors_alone() -> None:
     mine = ValidationError("no")
-    with pytest.raises(ValidationError) as caught, translated("floe"):
+    with pytest.raises(ValidationError) as caught, translate_errors("floe"):
         raise mine
     assert caught.value is mine
