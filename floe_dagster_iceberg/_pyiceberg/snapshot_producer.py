@@ -140,7 +140,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             snapshot_properties={**snapshot_properties, **trace_properties()},
             branch=branch,
         )
-        # Chosen by the caller and kept over attempts, so that a commit whose answer was lost can be recognised.
+        # Chosen by the caller and kept over attempts, so that a commit whose response was lost can be recognised.
         self._snapshot_id = snapshot_id
         self._changes = changes
         self._merge_manifests = merge_manifests

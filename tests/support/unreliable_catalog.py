@@ -23,7 +23,7 @@ class UnreliableCatalog(Catalog):
         meanwhile: Called before each commit, as if another client had been quicker.
         commits: How many commits were sent.
         unreachable: Whether tables can no longer be loaded.
-        lost: What a lost answer looks like.
+        lost: What a lost response looks like.
         late: Lets the commit that was to land late do so.
     """
 

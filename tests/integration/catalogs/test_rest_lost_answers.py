@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 from support.lake_choice import FIGURES
-from support.lost_answers import FORMS, FORMS_OF_PYICEBERG, Figures, count, try_often
+from support.lost_responses import FORMS, FORMS_OF_PYICEBERG, Figures, count, try_often
 from support.polaris_lake import PolarisLake
 from support.spark_session import spark_resource, to_frame
 

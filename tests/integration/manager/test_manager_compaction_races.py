@@ -124,7 +124,7 @@ def test_others_who_never_stop_replacing_the_files_win(
 
 @pytest.mark.requirement("S2-FR-030")
 @pytest.mark.parametrize("fate", ["is lost after it landed", "is lost before it landed"])
-def test_a_lost_answer_compacts_once(
+def test_a_lost_response_compacts_once(
     lake: Lake, catalog: UnreliableCatalog, manager: IcebergTableManager, fate: str
 ) -> None:
     catalog.fates = [fate]

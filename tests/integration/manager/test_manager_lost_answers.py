@@ -56,7 +56,7 @@ WRITES: dict[str, tuple[Write, list[tuple[int, int]]]] = {
 @pytest.mark.requirement("S0-X1..6", "S2-FR-029")
 @pytest.mark.parametrize("fate", ["is lost after it landed", "is lost before it landed"])
 @pytest.mark.parametrize(("write", "expected"), WRITES.values(), ids=WRITES)
-def test_a_lost_answer_makes_the_commit_neither_twice_nor_not_at_all(
+def test_a_lost_response_makes_the_commit_neither_twice_nor_not_at_all(
     lake: Lake,
     catalog: UnreliableCatalog,
     manager: IcebergTableManager,
@@ -109,7 +109,7 @@ def test_a_catalog_that_went_away_leaves_the_outcome_open_and_the_files_in_place
 
 
 @pytest.mark.requirement("S2-E2")
-def test_a_budget_of_lost_answers_ends_with_the_outcome_open(
+def test_a_budget_of_lost_responses_ends_with_the_outcome_open(
     lake: Lake, catalog: UnreliableCatalog, manager: IcebergTableManager
 ) -> None:
     catalog.fates = ["is lost before it landed"] * 100
@@ -131,7 +131,7 @@ def refused() -> BadRequestError:
 
 
 @pytest.mark.requirement("S2-E2")
-def test_a_refusal_after_a_lost_answer_leaves_the_outcome_open(
+def test_a_refusal_after_a_lost_response_leaves_the_outcome_open(
     catalog: UnreliableCatalog, manager: IcebergTableManager
 ) -> None:
     answers = iter([CommitStateUnknownException("no answer"), refused()])

@@ -62,11 +62,11 @@ def keys_of(lake: SparkLake) -> list[str | None]:
 
 @pytest.mark.requirement("S2-FR-022", "S2-FR-026")
 @pytest.mark.parametrize("mode", [WriteMode.APPEND, WriteMode.OVERWRITE])
-@pytest.mark.parametrize("lost_answer", [AFTER_THE_WORK, Fault(reset=True, after_work=True)])
+@pytest.mark.parametrize("lost_response", [AFTER_THE_WORK, Fault(reset=True, after_work=True)])
 def test_a_commit_that_landed_without_an_answer_is_done(
-    lake: SparkLake, stub: RestStub, mode: WriteMode, lost_answer: Fault
+    lake: SparkLake, stub: RestStub, mode: WriteMode, lost_response: Fault
 ) -> None:
-    stub.fail("POST", COMMIT, lost_answer)
+    stub.fail("POST", COMMIT, lost_response)
 
     written = lake.write(lake.frame({"region": ["us"], "id": [1]}), mode=mode, idempotency_key="second")
 
