@@ -84,7 +84,7 @@ class CommitBudget:
         """A random wait; its bound doubles with each attempt up to the base delay."""
         # A power that no float can hold comes long after the bound is reached.
         bound = min(_SHORTEST_WAIT_SECONDS * 2 ** min(attempts, _MOST_DOUBLINGS), self.base_delay_seconds)
-        return random.uniform(_SHORTEST_WAIT_SECONDS, bound)  # noqa: S311 - spreads writers, guards nothing
+        return random.uniform(_SHORTEST_WAIT_SECONDS, bound)  # noqa: S311 - spreads writers, checks nothing
 
 
 @dataclass(frozen=True)

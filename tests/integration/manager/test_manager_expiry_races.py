@@ -92,7 +92,7 @@ def test_an_expiry_that_never_gets_its_turn_gives_up_and_changes_nothing(
 
 @pytest.mark.requirement("S2-US4.4")
 def test_no_interleaving_loses_rows_or_names(lake: Lake, table: Table) -> None:
-    dice = random.Random(20240131)  # noqa: S311 - chooses interleavings, guards nothing
+    dice = random.Random(20240131)  # noqa: S311 - chooses interleavings, checks nothing
     expirer, other = (IcebergTableManager(lake.connect(), config=QUICK) for _ in range(2))
     with ThreadPoolExecutor(2) as clients:
         for number in range(ROUNDS):
