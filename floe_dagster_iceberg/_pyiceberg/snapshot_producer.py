@@ -44,7 +44,7 @@ from floe_dagster_iceberg._pyiceberg.transaction import (
 from floe_dagster_iceberg.errors import CommitConflictError
 from floe_dagster_iceberg.telemetry import trace_properties
 
-FOLD_FROM: Final = 100
+MERGE_BELOW_FILES: Final = 100
 """How many files a manifest lists that is not small.
 
 All in one would make the list shorter still, and dear for whoever replaces one partition: the
@@ -52,14 +52,14 @@ manifest that lists its files is written anew.
 """
 
 
-STEPS: Final = (10, FOLD_FROM)
+STEPS: Final = (10, MERGE_BELOW_FILES)
 """Manifests become larger in steps: ten that list less than ten files, then ten that list less than a hundred.
 
 A single step would leave up to a hundred of them, and make every hundredth commit read them all.
 """
 
 
-def groups_to_fold(
+def groups_to_merge(
     metadata: TableMetadata, manifests: Sequence[ManifestFile], *, being_written: int
 ) -> Iterator[list[ManifestFile]]:
     """Groups of small data manifests, oldest first, each of which is to become one.
@@ -250,7 +250,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
 
     def _merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         if not self._merge_manifests:
-            return self._fold(manifests)
+            return self._merge(manifests)
         properties = self._transaction.table_metadata.properties
         data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
         deletes = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
@@ -270,17 +270,17 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         self._delete_all_but({manifest.manifest_path for manifest in merged})
         return merged
 
-    def _fold(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+    def _merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Reading and writing the list is what a commit to an old table costs, so it is kept short."""
         metadata = self._transaction.table_metadata
-        for group in groups_to_fold(metadata, manifests, being_written=self._snapshot_id):
+        for group in groups_to_merge(metadata, manifests, being_written=self._snapshot_id):
             entries = [
                 _with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
                 for found in ExecutorFactory.get_or_create().map(self._live_entries, group)
                 for entry in found
             ]
-            folded = {manifest.manifest_path for manifest in group}
-            manifests = [manifest for manifest in manifests if manifest.manifest_path not in folded]
+            merged = {manifest.manifest_path for manifest in group}
+            manifests = [manifest for manifest in manifests if manifest.manifest_path not in merged]
             manifests += self._write_manifest(self.spec(group[0].partition_spec_id), entries)
         return manifests
 

@@ -45,7 +45,7 @@ class CommitStrategy(StrEnum):
     """How a commit treats the table's manifests.
 
     A fast append adds one manifest and reads none, except that ten small ones become one;
-    a merge commit folds small manifests together each time, which costs the writer time and saves
+    a merge commit merges small manifests together each time, which costs the writer time and saves
     it for readers.
     """
 

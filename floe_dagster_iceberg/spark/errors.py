@@ -151,7 +151,7 @@ _WORDS: Final[tuple[tuple[Failure, tuple[str, ...]], ...]] = (
             "found new delete for replaced data file",
         ),
     ),
-    # The latter when a writer folded manifests that were being rewritten.
+    # The latter when a writer merged manifests that were being rewritten.
     (Failure.COMMIT_LOST, ("CommitFailedException", "could not be found in the latest snapshot")),
     (Failure.NO_RUNTIME, ("Cannot find catalog plugin class", "ClassNotFoundException: org.apache.iceberg")),
     (Failure.TABLE_GONE, ("NoSuchTableException", "TABLE_OR_VIEW_NOT_FOUND")),

@@ -132,7 +132,7 @@ def test_an_input_keeps_the_version_it_began_with(warehouse: Warehouse) -> None:
     assert found == [1]
 
 
-def test_a_merge_commit_folds_manifests_once_there_are_as_many_as_the_table_says(warehouse: Warehouse) -> None:
+def test_a_merge_commit_merges_manifests_once_there_are_as_many_as_the_table_says(warehouse: Warehouse) -> None:
     counts = []
     for _ in range(4):
         settings: Any = {

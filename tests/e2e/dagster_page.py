@@ -46,7 +46,7 @@ class DagsterPage:
         self.tab.get_by_text("Hide navigation").locator("visible=true").first.click()
         self.tab.keyboard.press("Alt+KeyE")  # all groups unfold
         self.sees("departures")
-        self.tab.mouse.click(340, 80)  # the list of groups folds away; its button has no name
+        self.tab.mouse.click(340, 80)  # the list of groups merges away; its button has no name
 
     def take_picture(self, name: str, *, of: Locator | None = None, size: tuple[int, int] | None = None) -> None:
         """A screenshot for the README: of the page, of a part of it, or of its upper left corner."""

@@ -170,7 +170,7 @@ def test_a_snapshot_property_that_iceberg_computes_is_refused_before_anything_ha
 
 
 @pytest.mark.requirement("S2-FR-005", "S2-C4", "S0-D4")
-def test_a_fast_append_adds_a_manifest_and_a_merge_commit_folds_them(
+def test_a_fast_append_adds_a_manifest_and_a_merge_commit_merges_them(
     lake: Lake, manager: IcebergTableManager, three: pa.Table
 ) -> None:
     manager.create_table("bronze.orders", three.schema)

@@ -83,7 +83,7 @@ def test_every_earlier_snapshot_still_reads_what_it_read(lake: Lake, manager: Ic
     assert {path for path in lake.files() - reachable_files(table) if path.suffix != ".json"} == set()
 
 
-def test_a_day_among_folded_ones_is_replaced_alone(lake: Lake, manager: IcebergTableManager) -> None:
+def test_a_day_among_merged_ones_is_replaced_alone(lake: Lake, manager: IcebergTableManager) -> None:
     write_days(manager, 22)
     before = live_files(lake.table("bronze.t"))
 
