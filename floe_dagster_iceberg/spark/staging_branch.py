@@ -32,7 +32,7 @@ class BranchMovedError(Exception):
     """The target branch is not where the staged rows were planned for."""
 
 
-def has_straddling_file(table: Table, head: Snapshot, where: BooleanExpression) -> bool:
+def has_partially_matching_file(table: Table, head: Snapshot, where: BooleanExpression) -> bool:
     """Whether a file may hold rows that match a filter beside others that do not; from metadata alone."""
     matches = FileMatcher(table.metadata, where)
     return any(not matches.all_rows(file) for file in _files_that_may_match(table, head, where))

@@ -25,7 +25,7 @@ from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, Failure, kind_of, na
 from floe_dagster_iceberg.spark.frame_rows import FrameRows
 from floe_dagster_iceberg.spark.staging_branch import (
     BranchMovedError,
-    has_straddling_file,
+    has_partially_matching_file,
     publish,
     rows_changed,
     staging_branch,
@@ -152,7 +152,7 @@ class FrameWrite:
             statements.merge(rows.checked(), target, write.keys, rows.partition_check.condition)
         elif write.mode is WriteMode.APPEND or isinstance(rows.where, AlwaysFalse):
             statements.append(rows.passing(self._table), target, in_order=in_order)
-        elif head is not None and (self._through_branch or has_straddling_file(self._table, head, rows.where)):
+        elif head is not None and (self._through_branch or has_partially_matching_file(self._table, head, rows.where)):
             self._replace_on_branch(rows, target, head)
         else:
             statements.replace(

@@ -45,7 +45,7 @@ def test_an_extra_partition_field_is_kept_and_filled(warehouse: Warehouse) -> No
 
 @pytest.mark.parametrize("spec", [[], ["year(ts)"], ["bucket(4, id)"], ["hour(ts)"]], ids=str)
 def test_any_spec_is_left_as_it_is(warehouse: Warehouse, spec: list[str]) -> None:
-    """The files of such a table straddle days; rows of other days are carried over."""
+    """The files of such a table partially match days; rows of other days are carried over."""
     warehouse.manager.create_namespace("public")
     warehouse.manager.create_table("public.events", pa.schema([("ts", pa.timestamp("us", "UTC")), ("id", pa.int64())]))
     if spec:

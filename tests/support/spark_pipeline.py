@@ -109,7 +109,7 @@ def _tags_jobs(pyspark: IcebergSparkResource, trace_id: str) -> bool:
 
 
 def _out_of_the_ordinary(iceberg: IcebergResource, resources: dict[str, Any]) -> dict[str, Any]:
-    """A file that straddles partitions, NULL in a required column, a row of another partition."""
+    """A file that partially matches partitions, NULL in a required column, a row of another partition."""
     rows = pa.table({"region": ["eu", "us"], "id": [1, 2]})
     required = pa.schema([pa.field("region", pa.string()), pa.field("id", pa.int64(), nullable=False)])
     iceberg.table_manager.create_table("public.visits", required)
