@@ -178,6 +178,6 @@ def test_attempts_that_were_lost_leave_no_manifest_behind(
 
     rewrite(racing_manager(tmp_path, lambda: manager.append(ORDERS, rows_of(9, days=1))))
 
-    unreached = paths_of(lake.table(ORDERS)) - reachable_paths(lake.table(ORDERS))
+    unreferenced = paths_of(lake.table(ORDERS)) - reachable_paths(lake.table(ORDERS))
     # Only the metadata file of the attempt that the catalog refused, which PyIceberg leaves.
-    assert {path.name.partition(".")[2] for path in unreached} <= {"metadata.json"}
+    assert {path.name.partition(".")[2] for path in unreferenced} <= {"metadata.json"}

@@ -165,9 +165,9 @@ def test_maintenance_in_a_loop_against_five_writers_loses_no_row_and_fails_nobod
     assert done | (given_way & may_give_way) == set(operations)
     assert sorted(upkeep.manager.scan(ORDERS)["id"].to_pylist()) == sorted(crowd.expected)
     table = upkeep.manager.load_table(ORDERS)
-    unreached = paths_of(table) - reachable_paths(table)
+    unreferenced = paths_of(table) - reachable_paths(table)
     # Only metadata files of commits that the catalog refused, which PyIceberg leaves, and of versions long ago.
-    assert {path.name.partition(".")[2] for path in unreached} <= {"metadata.json"}
+    assert {path.name.partition(".")[2] for path in unreferenced} <= {"metadata.json"}
 
 
 def test_a_writer_that_always_wins_leaves_expiry_for_the_next_run(manager: IcebergTableManager, tmp_path: Path) -> None:
