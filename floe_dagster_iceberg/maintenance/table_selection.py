@@ -88,10 +88,10 @@ class TableLocations:
 
     def overlapping_tables(self, table: "Table") -> list[str]:
         """Names of the other tables whose files lie below this table's location, or above it."""
-        from floe_dagster_iceberg.table.storage import Place  # noqa: PLC0415 - it loads PyIceberg
+        from floe_dagster_iceberg.table.storage import FileLocation  # noqa: PLC0415 - it loads PyIceberg
 
-        own, name = Place.of(table.location()), ".".join(table.name())
-        places = ((other, Place.of(location)) for other, location in self._locations if other != name)
+        own, name = FileLocation.of(table.location()), ".".join(table.name())
+        places = ((other, FileLocation.of(location)) for other, location in self._locations if other != name)
         return sorted({other for other, place in places if own.contains(place) or place.contains(own)})
 
     @cached_property

@@ -45,7 +45,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True)
-class Place:
+class FileLocation:
     """A location taken apart, so that two spellings of one place are equal."""
 
     scheme: str
@@ -149,7 +149,7 @@ def delete_many(io: FileIO, locations: Sequence[str]) -> list[str]:
 
     def delete(location: str) -> list[str]:
         left = delete_files(io, [location])
-        if Place.of(location).scheme == "file":
+        if FileLocation.of(location).scheme == "file":
             # Hadoop keeps a checksum beside each local file that it writes, which are not worth reporting.
             folder, _, name = location.rpartition("/")
             delete_files(io, [f"{folder}/.{name}.crc"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from floe_dagster_iceberg.table.storage import Place
+from floe_dagster_iceberg.table.storage import FileLocation
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from floe_dagster_iceberg.table.storage import Place
     ],
 )
 def test_the_same_place(one: str, other: str) -> None:
-    assert Place.of(one) == Place.of(other)
+    assert FileLocation.of(one) == FileLocation.of(other)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_the_same_place(one: str, other: str) -> None:
     ],
 )
 def test_not_the_same_place(one: str, other: str) -> None:
-    assert Place.of(one) != Place.of(other)
+    assert FileLocation.of(one) != FileLocation.of(other)
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_not_the_same_place(one: str, other: str) -> None:
     ],
 )
 def test_whether_one_place_contains_another(outer: str, inner: str, contains: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    assert Place.of(outer).contains(Place.of(inner)) is contains
+    assert FileLocation.of(outer).contains(FileLocation.of(inner)) is contains

@@ -41,7 +41,7 @@ from floe_dagster_iceberg.table.maintenance.unreferenced_files import (
     without_snapshots,
 )
 from floe_dagster_iceberg.table.names import table_name, to_identifier
-from floe_dagster_iceberg.table.storage import Place, StoredFile
+from floe_dagster_iceberg.table.storage import FileLocation, StoredFile
 
 
 class RefCheck(Enum):
@@ -329,7 +329,7 @@ def _unreferenced(
 ) -> UnreferencedFiles:
     ids = set(plan.snapshot_ids)
     gone = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in ids]
-    sizes = {Place.of(file.location): file.size_bytes for file in listed}
+    sizes = {FileLocation.of(file.location): file.size_bytes for file in listed}
     return find_unreferenced(gone, before, after, table.io, sizes=sizes, read=read)
 
 

@@ -25,7 +25,7 @@ from floe_dagster_iceberg.table.maintenance.unreferenced_files import (
     read_table_uuid,
 )
 from floe_dagster_iceberg.table.names import table_name
-from floe_dagster_iceberg.table.storage import Place, StoredFile, delete_many, in_parallel, list_files, move_file
+from floe_dagster_iceberg.table.storage import FileLocation, StoredFile, delete_many, in_parallel, list_files, move_file
 
 QUARANTINE_FOLDER: Final = "_floe_quarantine"
 
@@ -216,7 +216,7 @@ def find_orphans(
         # Listed before the metadata is read: what is committed in between is referenced, what is written is young.
         listed = [file for file in list_files(table.io, table.location()) if not _is_hidden(table, file)]
         old = {
-            Place.of(file.location): file
+            FileLocation.of(file.location): file
             for file in listed
             if file.modified_at is not None and now - file.modified_at > older_than
         }
@@ -226,7 +226,7 @@ def find_orphans(
         referenced.open_manifests()
         unreferenced = {place: file for place, file in old.items() if place not in referenced}
         if only is not None and unreferenced:
-            seen = {Place.of(location) for location in only()}
+            seen = {FileLocation.of(location) for location in only()}
             unreferenced = {place: file for place, file in unreferenced.items() if place in seen}
         paths = {place.path for place in referenced.places}
         spelled = {place for place in unreferenced if place.path in paths}
@@ -275,7 +275,7 @@ def purge_quarantine(table: Table, quarantine: Quarantine) -> list[QuarantinedFi
         table.refresh()
         referenced = ReferencedFiles(table.io)
         referenced.add(table)
-        referenced.open_manifests(among={Place.of(file.location) for file in quarantine.files})
+        referenced.open_manifests(among={FileLocation.of(file.location) for file in quarantine.files})
         if any(file.location in referenced for file in quarantine.files):
             restore(table, quarantine)
             return []
@@ -306,15 +306,18 @@ def _is_hidden(table: Table, file: StoredFile) -> bool:
     return any(part.startswith(("_", ".")) and "=" not in part for part in relative.strip("/").split("/"))
 
 
-def _foreign_metadata(table: Table, listed: Sequence[StoredFile], orphans: Iterable[Place]) -> list[str]:
+def _foreign_metadata(table: Table, listed: Sequence[StoredFile], orphans: Iterable[FileLocation]) -> list[str]:
     """Metadata files that say they are another table's: in folders of their own, or left by one that was dropped."""
     own, unreferenced = str(table.metadata.table_uuid), set(orphans)
-    folder = Place.of(table.metadata_location.rpartition("/")[0])
+    folder = FileLocation.of(table.metadata_location.rpartition("/")[0])
     doubtful = [
         file.location
         for file in listed
         if file.location.endswith(_METADATA_SUFFIX)
-        and (Place.of(file.location) in unreferenced or Place.of(file.location.rpartition("/")[0]) != folder)
+        and (
+            FileLocation.of(file.location) in unreferenced
+            or FileLocation.of(file.location.rpartition("/")[0]) != folder
+        )
     ]
     owners = in_parallel(lambda location: read_table_uuid(table.io, location), doubtful)
     return sorted(location for location, owner in zip(doubtful, owners, strict=True) if owner != own)

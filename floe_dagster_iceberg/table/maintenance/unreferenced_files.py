@@ -22,7 +22,7 @@ from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.table.storage import Place, StoredFile, delete_many, in_parallel, list_files
+from floe_dagster_iceberg.table.storage import FileLocation, StoredFile, delete_many, in_parallel, list_files
 
 # Catalogs that keep tables in folders alone write it; it names the current version.
 _VERSION_HINT = "version-hint.text"
@@ -37,7 +37,7 @@ class ReferencedFiles:
 
     def __init__(self, io: FileIO) -> None:
         self._io = io
-        self._places: set[Place] = set()
+        self._places: set[FileLocation] = set()
         self._lists: set[str] = set()
         self._manifests: set[str] = set()
         self._unopened: list[ManifestFile] = []
@@ -71,7 +71,7 @@ class ReferencedFiles:
                     self._add_locations([manifest.manifest_path])
                     self._unopened.append(manifest)
 
-    def open_manifests(self, among: Collection[Place] | None = None) -> None:
+    def open_manifests(self, among: Collection[FileLocation] | None = None) -> None:
         """Add the data and delete files that are live in the manifests.
 
         Args:
@@ -79,7 +79,7 @@ class ReferencedFiles:
         """
         opened, self._unopened = self._unopened, []
         for files in in_parallel(self._live_files, opened):
-            places = (Place.of(location) for location, _ in files)
+            places = (FileLocation.of(location) for location, _ in files)
             self._places.update(places if among is None else (place for place in places if place in among))
 
     def pop_unopened(self) -> list[ManifestFile]:
@@ -88,16 +88,16 @@ class ReferencedFiles:
         return unopened
 
     def __contains__(self, location: object) -> bool:
-        place = location if isinstance(location, Place) else Place.of(str(location))
+        place = location if isinstance(location, FileLocation) else FileLocation.of(str(location))
         return place in self._places
 
     @property
-    def places(self) -> frozenset[Place]:
+    def places(self) -> frozenset[FileLocation]:
         """All that is known to be referenced."""
         return frozenset(self._places)
 
     def _add_locations(self, locations: Iterable[str]) -> None:
-        self._places.update(Place.of(location) for location in locations)
+        self._places.update(FileLocation.of(location) for location in locations)
 
     def _read_list(self, snapshot: Snapshot) -> list[ManifestFile]:
         return read_manifests(snapshot, self._io)
@@ -173,7 +173,7 @@ class UnreferencedFiles:
 
     files: Sequence[StoredFile]
     referenced: ReferencedFiles
-    contents: Collection[Place] = ()
+    contents: Collection[FileLocation] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -195,7 +195,7 @@ def find_unreferenced(
     after: TableMetadata,
     io: FileIO,
     *,
-    sizes: Mapping[Place, int],
+    sizes: Mapping[FileLocation, int],
     read: ReadManifests | None = None,
 ) -> UnreferencedFiles:
     """Files that some snapshots lead to and nothing else does.
@@ -213,15 +213,16 @@ def find_unreferenced(
     expired = ReferencedFiles(io)
     expired.add_snapshots(gone)
     found = {
-        Place.of(file.location): file
+        FileLocation.of(file.location): file
         for file in (*_manifest_lists(gone, sizes), *_statistics(gone, before))
         if file.location not in referenced
     }
     manifests = [manifest for manifest in expired.pop_unopened() if manifest.manifest_path not in referenced]
     for manifest in manifests:
-        found[Place.of(manifest.manifest_path)] = StoredFile(manifest.manifest_path, manifest.manifest_length)
+        found[FileLocation.of(manifest.manifest_path)] = StoredFile(manifest.manifest_path, manifest.manifest_length)
     contents = {
-        Place.of(path): StoredFile(path, size) for path, size in (read or ReadManifests(io)).live_files(manifests)
+        FileLocation.of(path): StoredFile(path, size)
+        for path, size in (read or ReadManifests(io)).live_files(manifests)
     }
     if contents:
         referenced.open_manifests(among=contents.keys())
@@ -305,9 +306,9 @@ def list_metadata_folder(table: Table) -> list[StoredFile]:
     return list_files(table.io, table.metadata_location.rpartition("/")[0])
 
 
-def _manifest_lists(gone: Iterable[Snapshot], sizes: Mapping[Place, int]) -> Iterable[StoredFile]:
+def _manifest_lists(gone: Iterable[Snapshot], sizes: Mapping[FileLocation, int]) -> Iterable[StoredFile]:
     for snapshot in gone:
-        yield StoredFile(snapshot.manifest_list, sizes.get(Place.of(snapshot.manifest_list), 0))
+        yield StoredFile(snapshot.manifest_list, sizes.get(FileLocation.of(snapshot.manifest_list), 0))
 
 
 def _statistics(gone: Iterable[Snapshot], before: TableMetadata) -> Iterable[StoredFile]:
