@@ -160,8 +160,8 @@ def _check_partition_field(field: PartitionField, table_schema: TableSchema) -> 
             f"of type {source.field_type}"
         )
     # Filters find partitions by name, so only a column's own values may go by the column's name.
-    clashes = field.name in schema.column_names
-    if clashes and (field.transform is not PartitionTransform.IDENTITY or schema.find_field(field.name) != source):
+    conflicts = field.name in schema.column_names
+    if conflicts and (field.transform is not PartitionTransform.IDENTITY or schema.find_field(field.name) != source):
         raise ValueError(
             f"partition field '{field.name}' is named like the column '{field.name}' without being its identity: "
             "choose another name"

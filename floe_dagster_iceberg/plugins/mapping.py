@@ -17,7 +17,7 @@ def as_text(value: Any) -> str:
 
 
 def negated(value: Any) -> str:
-    """Write a flag whose twin means the opposite."""
+    """Write a flag whose duplicate means the opposite."""
     return "false" if as_text(value).lower() == "true" else "true"
 
 

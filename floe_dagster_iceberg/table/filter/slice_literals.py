@@ -152,7 +152,7 @@ def _wall_clock(column: str, instant: datetime, zone: ZoneInfo) -> int:
     wall = instant.astimezone(zone)
     # Where clocks go back, a wall-clock time comes twice. Its first timestamp still separates what is
     # before from what is after; any later one would put rows of both passes on the same side.
-    if _comes_twice(wall) and (wall.merge or _comes_twice(wall - _MICROSECOND)):
+    if _is_ambiguous(wall) and (wall.merge or _is_ambiguous(wall - _MICROSECOND)):
         raise ValidationError(
             f"Partition column '{column}' has no time zone, and {wall:%Y-%m-%d %H:%M} comes twice in {zone.key}: "
             "its partitions cannot be told apart. Use timestamps with a time zone, or metadata "
@@ -161,7 +161,7 @@ def _wall_clock(column: str, instant: datetime, zone: ZoneInfo) -> int:
     return _nanoseconds(wall.replace(tzinfo=UTC))
 
 
-def _comes_twice(wall: datetime) -> bool:
+def _is_ambiguous(wall: datetime) -> bool:
     first, second = wall.replace(merge=0).utcoffset(), wall.replace(merge=1).utcoffset()
     return first is not None and second is not None and first > second
 

@@ -42,15 +42,15 @@ def to_iceberg_schema(table: object, schema: SchemaLike) -> Schema:
             )
     if not converted.fields:
         raise ValidationError(f"The schema of '{table}' has no columns. Name at least one.", table=table)
-    _refuse_twins(table, converted.column_names)
+    _refuse_case_duplicates(table, converted.column_names)
     return converted
 
 
-def _refuse_twins(table: object, names: Sequence[str]) -> None:
+def _refuse_case_duplicates(table: object, names: Sequence[str]) -> None:
     spelled = Counter(name.lower() for name in names)
-    if twins := sorted(name for name in names if spelled[name.lower()] > 1):
+    if duplicates := sorted(name for name in names if spelled[name.lower()] > 1):
         raise ValidationError(
-            f"Columns of '{table}' differ only in case, and Spark could not tell them apart: {', '.join(twins)}. "
+            f"Columns of '{table}' differ only in case, and Spark could not tell them apart: {', '.join(duplicates)}. "
             "Rename or drop one of each.",
             table=table,
         )

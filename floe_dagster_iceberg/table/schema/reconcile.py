@@ -98,15 +98,15 @@ def apply_changes(table: str, transaction: Transaction, changes: Sequence[Column
     """Stage all changes as one schema update.
 
     Raises:
-        SchemaEvolutionError: They clash with each other or with the table's columns.
+        SchemaEvolutionError: They conflict with each other or with the table's columns.
     """
-    with _telling_clashes(table), transaction.update_schema() as update:
+    with _reporting_conflicts(table), transaction.update_schema() as update:
         for change in changes:
             change.apply(update)
 
 
 @contextmanager
-def _telling_clashes(table: str) -> Iterator[None]:
+def _reporting_conflicts(table: str) -> Iterator[None]:
     """A column `a.b` and a field `b` of a struct `a` cannot be in one schema; PyIceberg only finds out late."""
     try:
         yield
@@ -128,7 +128,7 @@ def _rows_struct(table: str, schema: Schema, rows: pa.Schema) -> StructType:
                 table=table,
                 column=column.name,
             )
-    with _telling_clashes(table):
+    with _reporting_conflicts(table):
         return arrow_schema_without_ids(pa.schema(typed), format_version=2).as_struct()
 
 
@@ -160,11 +160,11 @@ class _Reconciler:
         full = (*path, field.name)
         if self._mode is EvolutionMode.NONE:
             raise _refused(self._table, full, "is not in the table", "add")
-        if twin := next((name for name in known if name.lower() == field.name.lower()), None):
+        if duplicate := next((name for name in known if name.lower() == field.name.lower()), None):
             raise IncompatibleSchemaChangeError(
                 self._table,
                 column=".".join(full),
-                reason=f"the table has '{twin}', which differs only in case, and Spark could not tell them apart",
+                reason=f"the table has '{duplicate}', which differs only in case, and Spark could not tell them apart",
             )
         return AddColumn(full, field.field_type, field.doc)
 
