@@ -19,7 +19,7 @@ from floe_dagster_iceberg.errors import SecretNotFoundError, ValidationError
 from floe_dagster_iceberg.models import CommitStrategy, IcebergTableManagerConfig, StaleTableRecoveryMode
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, HealthStatus, StoragePlugin
 from floe_dagster_iceberg.secrets import is_reference, secret_as_text
-from floe_dagster_iceberg.spark.session_users import LEASES
+from floe_dagster_iceberg.spark.session_users import SESSION_USERS
 from floe_dagster_iceberg.telemetry.setup import flush
 
 if TYPE_CHECKING:
@@ -308,12 +308,12 @@ class IcebergSparkResource(ConfigurableResource[Any]):
     def setup_for_execution(self, context: InitResourceContext) -> None:
         """Take part in the session of this process, should somebody start it."""
         del context
-        LEASES.take()
+        SESSION_USERS.take()
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Stop Spark if this run started it and nobody else uses it."""
         del context
-        LEASES.give_back()
+        SESSION_USERS.give_back()
 
     def _settings(self) -> "SparkSettings":
         from floe_dagster_iceberg.spark.conf import SparkSettings  # noqa: PLC0415 - brings PySpark along

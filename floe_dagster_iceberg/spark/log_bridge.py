@@ -90,7 +90,7 @@ class _WithoutSecrets(logging.Filter):
 _without_secrets: Final = _WithoutSecrets()
 
 
-def keep_quiet_about_data() -> None:
+def install_log_redaction() -> None:
     """Keep secrets out of Py4J's log, and cell values out of PySpark's; doing it twice changes nothing."""
     for name in ("py4j.clientserver", "py4j.java_gateway"):
         logging.getLogger(name).addFilter(_without_secrets)

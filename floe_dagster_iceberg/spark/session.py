@@ -1,7 +1,7 @@
 """One Spark application per process, and a session in it for each configuration of catalogs.
 
 The JVM that PySpark starts holds one application; what can differ within it are sessions.
-An application that is started while a Dagster run holds a lease ends with the last lease.
+An application that is started while a Dagster run holds a use ends with the last use.
 One that was started by a script, a notebook or someone else is left running.
 """
 
@@ -23,8 +23,8 @@ from floe_dagster_iceberg.spark.conf import CATALOG_PREFIX, Scratch, SparkSettin
 from floe_dagster_iceberg.spark.environment import ensure_java
 from floe_dagster_iceberg.spark.errors import shown
 from floe_dagster_iceberg.spark.jobs import is_connect
-from floe_dagster_iceberg.spark.log_bridge import keep_quiet_about_data
-from floe_dagster_iceberg.spark.session_users import LEASES
+from floe_dagster_iceberg.spark.log_bridge import install_log_redaction
+from floe_dagster_iceberg.spark.session_users import SESSION_USERS
 from floe_dagster_iceberg.telemetry import attributes as attrs, traced_step
 
 Starter = Callable[[dict[str, str]], SparkSession]
@@ -48,7 +48,7 @@ class _Application:
         packages: The jars it was started with.
         root: Its first session.
         is_ours: Whether we started it.
-        ends_with_leases: Whether it is stopped when nobody holds a lease any more.
+        ends_with_leases: Whether it is stopped when nobody holds a use any more.
     """
 
     fingerprint: str
@@ -97,7 +97,7 @@ class SessionRegistry:
             return application.sessions[key]
 
     def stop_what_a_run_started(self) -> None:
-        """Stop the application if it was started while a run held a lease."""
+        """Stop the application if it was started while a run held a use."""
         with self._lock:
             if self._application is not None and self._application.ends_with_leases:
                 self._stop()
@@ -139,7 +139,7 @@ class SessionRegistry:
             root, is_ours = _start_remote(settings.remote, start), True
         else:
             root, is_ours = self._start_here(settings, start)
-        ends_with_leases = is_ours and LEASES.any_left
+        ends_with_leases = is_ours and SESSION_USERS.any_left
         return _Application(fingerprint, settings.all_packages, root, is_ours, ends_with_leases=ends_with_leases)
 
     def _start_here(self, settings: SparkSettings, start: Starter) -> tuple[SparkSession, bool]:
@@ -167,7 +167,7 @@ def ensure_catalog(session: SparkSession, conf: Mapping[str, str]) -> None:
     Raises:
         EngineCapabilityError: The session calls another catalog by that name.
     """
-    keep_quiet_about_data()
+    install_log_redaction()
     for key in (key for key in conf if key.startswith(CATALOG_PREFIX) and "." not in key.removeprefix(CATALOG_PREFIX)):
         own = {name: value for name, value in conf.items() if name == key or name.startswith(f"{key}.")}
         if session.conf.get(key, None) is None:
@@ -208,7 +208,7 @@ def _open(application: _Application, settings: SparkSettings) -> SparkSession:
         # The application is the server's; of the user's conf a session can take what concerns SQL.
         sql = {key: value for key, value in settings.application.items() if key.startswith("spark.sql.")}
         conf = {"spark.sql.session.timeZone": "UTC", **sql, **conf}
-    keep_quiet_about_data()
+    install_log_redaction()
     for key, value in conf.items():
         session.conf.set(key, value)
     return session
@@ -251,5 +251,5 @@ def _fingerprint(settings: SparkSettings, *, with_catalogs: bool) -> str:
 
 
 REGISTRY = SessionRegistry()
-LEASES.when_none_is_left = REGISTRY.stop_what_a_run_started
+SESSION_USERS.when_none_is_left = REGISTRY.stop_what_a_run_started
 atexit.register(REGISTRY.close)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 
-class Leases:
+class SessionUsers:
     """Counts Dagster resources between their setup and teardown."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Leases:
         return self._count > 0 and self._process == os.getpid()
 
     def take(self) -> None:
-        """Begin a lease."""
+        """Begin a use."""
         with self._lock:
             if self._process != os.getpid():
                 # A forked child has none of its parent's runs.
@@ -28,7 +28,7 @@ class Leases:
             self._count += 1
 
     def give_back(self) -> None:
-        """End a lease."""
+        """End a use."""
         with self._lock:
             self._count -= 1
             none_left = self._count == 0
@@ -36,4 +36,4 @@ class Leases:
             self.when_none_is_left()
 
 
-LEASES = Leases()
+SESSION_USERS = SessionUsers()

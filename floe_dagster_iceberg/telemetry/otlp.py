@@ -29,7 +29,7 @@ _REQUEST_SECONDS: Final = 3.0
 _REST_SECONDS: Final = 10.0
 
 
-class Patience:
+class ExportBackoff:
     """Whether a collector is asked: not for a while after it failed, by spans and metrics alike."""
 
     def __init__(self) -> None:
@@ -46,9 +46,9 @@ class Patience:
 
 
 class _Spans(OTLPSpanExporter):
-    def __init__(self, patience: Patience, **options: Any) -> None:
+    def __init__(self, backoff: ExportBackoff, **options: Any) -> None:
         super().__init__(**options)
-        self._patience = patience
+        self._patience = backoff
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         if self._patience.is_exhausted:
@@ -59,9 +59,9 @@ class _Spans(OTLPSpanExporter):
 
 
 class _Metrics(OTLPMetricExporter):
-    def __init__(self, patience: Patience, **options: Any) -> None:
+    def __init__(self, backoff: ExportBackoff, **options: Any) -> None:
         super().__init__(**options)
-        self._patience = patience
+        self._patience = backoff
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
         if self._patience.is_exhausted:
@@ -104,7 +104,7 @@ def open_pipelines(settings: TelemetrySettings, *, spans: bool, numbers: bool) -
     Raises:
         SecretNotFoundError: A header or the address refers to something that is not there.
     """
-    patience, endpoint = Patience(), resolve_text(settings.endpoint)
+    backoff, endpoint = ExportBackoff(), resolve_text(settings.endpoint)
     # gRPC takes names in lower case only.
     headers = tuple(
         (header.name.lower(), f"{header.scheme} {resolve_secret(header.secret)}".strip()) for header in settings.headers
@@ -112,10 +112,10 @@ def open_pipelines(settings: TelemetrySettings, *, spans: bool, numbers: bool) -
     options = {"endpoint": endpoint, "headers": headers, "timeout": _REQUEST_SECONDS}
     # Processes of one run count at the same time; what they count must not look like one counter that jumps.
     resource = Resource.create({SERVICE_INSTANCE_ID: uuid.uuid4().hex, **settings.resource})
-    tracer_provider = _open_tracer_provider(settings, resource, _Spans(patience, **options)) if spans else None
+    tracer_provider = _open_tracer_provider(settings, resource, _Spans(backoff, **options)) if spans else None
     meter_provider = None
     if numbers:
-        reader = PeriodicExportingMetricReader(_Metrics(patience, **options))
+        reader = PeriodicExportingMetricReader(_Metrics(backoff, **options))
         meter_provider = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
     if tracer_provider is not None:
         trace.set_tracer_provider(tracer_provider)
