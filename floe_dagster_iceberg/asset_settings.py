@@ -151,7 +151,7 @@ class AssetSettings(_Settings):
     )
 
     @model_validator(mode="after")
-    def _upsert_has_its_keys(self) -> Self:
+    def _check_upsert_keys(self) -> Self:
         if self.write_mode is WriteMode.UPSERT and not self.upsert_keys:
             raise ValueError("upsert needs the columns that identify a row: set 'iceberg/upsert_keys'")
         if self.write_mode not in {None, WriteMode.UPSERT} and self.upsert_keys:
@@ -159,7 +159,7 @@ class AssetSettings(_Settings):
         return self
 
     @model_validator(mode="after")
-    def _snapshot_properties_are_free(self) -> Self:
+    def _check_snapshot_properties(self) -> Self:
         for key in self.snapshot_properties:
             if key.startswith(_WRITTEN_BY_US):
                 raise ValueError(f"snapshot property '{key}' is written by this package: choose another name")
@@ -216,7 +216,7 @@ class InputSettings(_Settings):
     branch: str | None = Field(default=None, min_length=1, alias="iceberg/branch", description="Branch to read.")
 
     @model_validator(mode="after")
-    def _one_version(self) -> Self:
+    def _check_single_version(self) -> Self:
         versions = {"snapshot_id": self.snapshot_id, "as_of": self.as_of, "tag": self.tag, "branch": self.branch}
         chosen = [name for name, value in versions.items() if value is not None]
         if len(chosen) > 1:

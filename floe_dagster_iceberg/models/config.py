@@ -71,7 +71,7 @@ class RetryConfig(FrozenModel):
     jitter_seconds: float = Field(default=1.0, ge=0, le=10, description="Random time added to each wait, at most.")
 
     @model_validator(mode="after")
-    def _waits_grow(self) -> Self:
+    def _check_wait_bounds(self) -> Self:
         if self.initial_wait_seconds > self.max_wait_seconds:
             raise ValueError(
                 f"initial_wait_seconds {self.initial_wait_seconds} exceeds max_wait_seconds {self.max_wait_seconds}: "
@@ -129,7 +129,7 @@ class IcebergIOManagerConfig(FrozenModel):
     )
 
     @model_validator(mode="after")
-    def _table_name_pattern_names_the_asset(self) -> Self:
+    def _check_table_name_pattern(self) -> Self:
         if "{asset_key}" not in self.table_name_pattern:
             raise ValueError(
                 f"table_name_pattern {self.table_name_pattern!r} must contain '{{asset_key}}', "

@@ -56,7 +56,7 @@ class SchemaChange(FrozenModel):
     length: int | None = Field(default=None, description="Length in bytes of a fixed column.")
 
     @model_validator(mode="after")
-    def _arguments_belong_to_the_change(self) -> Self:
+    def _check_arguments(self) -> Self:
         needed, optional = _ARGUMENTS[self.change_type]
         for argument in _ALL_ARGUMENTS:
             given = getattr(self, argument) is not None
@@ -67,7 +67,7 @@ class SchemaChange(FrozenModel):
         return self
 
     @model_validator(mode="after")
-    def _type_has_its_arguments(self) -> Self:
+    def _check_type_arguments(self) -> Self:
         self.to_pyiceberg_type()
         return self
 

@@ -56,7 +56,7 @@ class DecimalOf(FrozenModel):
     scale: int = Field(default=0, ge=0, description="Digits after the point, at most the precision.")
 
     @model_validator(mode="after")
-    def _scale_fits(self) -> Self:
+    def _check_scale(self) -> Self:
         self.to_pyiceberg_type()
         return self
 
@@ -164,7 +164,7 @@ class SchemaField(FrozenModel):
     length: int | None = Field(default=None, description="Length in bytes; only for fixed.")
 
     @model_validator(mode="after")
-    def _type_has_its_arguments(self) -> Self:
+    def _check_type_arguments(self) -> Self:
         self.to_pyiceberg_field()
         return self
 

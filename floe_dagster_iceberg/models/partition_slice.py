@@ -44,7 +44,7 @@ class TimeRange(FrozenModel):
     )
 
     @model_validator(mode="after")
-    def _window_holds_something(self) -> Self:
+    def _check_window(self) -> Self:
         if self.start >= self.end:
             raise ValueError(f"window [{self.start.isoformat()}, {self.end.isoformat()}) is empty: end it later")
         return self

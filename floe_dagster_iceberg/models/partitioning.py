@@ -37,7 +37,7 @@ class PartitionField(FrozenModel):
     width: int | None = Field(default=None, ge=1, description="Characters or step kept; only for truncate.")
 
     @model_validator(mode="after")
-    def _transform_has_its_argument(self) -> Self:
+    def _check_transform_argument(self) -> Self:
         takers = {"num_buckets": PartitionTransform.BUCKET, "width": PartitionTransform.TRUNCATE}
         for argument, taker in takers.items():
             given = getattr(self, argument) is not None
@@ -72,7 +72,7 @@ class PartitionSpec(FrozenModel):
     spec_id: int = Field(default=0, ge=0, description="Id of this spec among the table's specs.")
 
     @model_validator(mode="after")
-    def _fields_differ(self) -> Self:
+    def _check_unique_fields(self) -> Self:
         if (name := first_duplicate(field.name for field in self.fields)) is not None:
             raise ValueError(f"partition field name '{name}' is used twice: give each field its own")
         if (field_id := first_duplicate(field.partition_field_id for field in self.fields)) is not None:

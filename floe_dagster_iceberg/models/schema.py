@@ -23,7 +23,7 @@ class TableSchema(FrozenModel):
     schema_id: int = Field(default=0, ge=0, description="Id of this schema among the table's schemas.")
 
     @model_validator(mode="after")
-    def _ids_and_names_are_unique(self) -> Self:
+    def _check_unique_columns(self) -> Self:
         if (field_id := first_duplicate(_ids(self.fields))) is not None:
             raise ValueError(f"field id {field_id} is used twice: every column, element, key and value needs its own")
         if (name := first_duplicate(_names(self.fields))) is not None:
@@ -31,7 +31,7 @@ class TableSchema(FrozenModel):
         return self
 
     @model_validator(mode="after")
-    def _identifier_fields_can_identify(self) -> Self:
+    def _check_identifier_fields(self) -> Self:
         columns = {field.field_id: field for field in self.fields}
         for field_id in self.identifier_field_ids:
             field = columns.get(field_id)
@@ -133,7 +133,7 @@ class TableConfig(FrozenModel):
     )
 
     @model_validator(mode="after")
-    def _partition_spec_fits_the_schema(self) -> Self:
+    def _check_partition_spec(self) -> Self:
         for field in self.partition_spec.fields if self.partition_spec else ():
             _check_partition_field(field, self.table_schema)
         return self

@@ -103,7 +103,7 @@ class WriteConfig(FrozenModel):
     branch: str | None = Field(default=None, min_length=1, description="Branch to write to; main if not given.")
 
     @model_validator(mode="after")
-    def _arguments_belong_to_the_mode(self) -> Self:
+    def _check_mode_arguments(self) -> Self:
         if self.mode is WriteMode.UPSERT and not self.join_columns:
             raise ValueError("upsert needs join_columns: name the columns that identify a row")
         if self.mode is not WriteMode.UPSERT and self.join_columns:
@@ -115,7 +115,7 @@ class WriteConfig(FrozenModel):
         return self
 
     @model_validator(mode="after")
-    def _snapshot_properties_are_free(self) -> Self:
+    def _check_snapshot_properties(self) -> Self:
         for key in self.snapshot_properties:
             if _COMPUTED_BY_ICEBERG.fullmatch(key):
                 raise ValueError(f"snapshot property '{key}' is computed by Iceberg: choose another name")

@@ -41,7 +41,7 @@ class RestCatalogConfig(CatalogConfig):
     retry: _Retry = Field(default_factory=RetryConfig, description="How requests are repeated.")
 
     @model_validator(mode="after")
-    def _one_way_to_authenticate(self) -> Self:
+    def _check_single_credential(self) -> Self:
         if (self.client_id is None) != (self.client_secret is None):
             raise ValueError("client_id and client_secret belong together: give both or neither")
         given = [name for name in ("client_id", "credential", "token") if getattr(self, name) is not None]
@@ -59,7 +59,7 @@ class PolarisCatalogConfig(RestCatalogConfig):
     )
 
     @model_validator(mode="after")
-    def _authenticates(self) -> Self:
+    def _check_credentials(self) -> Self:
         if self.client_id is None and self.credential is None and self.token is None:
             raise ValueError("Polaris needs client_id and client_secret, a credential, or a token")
         return self

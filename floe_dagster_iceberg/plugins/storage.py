@@ -147,7 +147,7 @@ class S3StorageConfig(BucketConfig):
     )
 
     @model_validator(mode="after")
-    def _keys_come_in_pairs(self) -> Self:
+    def _check_key_pair(self) -> Self:
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ValueError("access_key_id and secret_access_key belong together: give both or neither")
         return self

@@ -57,7 +57,7 @@ class PartitionLayoutField(FrozenModel):
     )
 
     @model_validator(mode="after")
-    def _argument_belongs_to_the_transform(self) -> Self:
+    def _check_argument(self) -> Self:
         if self.transform in _TAKE_NUMBER and self.argument is None:
             raise ValueError(f'{self.transform} needs a number: write "{self.transform}(16, {self.column})"')
         if self.transform not in _TAKE_NUMBER and self.argument is not None:
