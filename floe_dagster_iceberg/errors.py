@@ -116,7 +116,7 @@ class NoSuchNamespaceError(IcebergError):
 
 
 class ValidationError(IcebergError, ValueError):
-    """What was asked for makes no sense as given; nothing was sent to the catalog."""
+    """What was asked for is invalid as given; nothing was sent to the catalog."""
 
 
 class SchemaEvolutionError(IcebergError):
@@ -165,7 +165,7 @@ class ScanError(IcebergError):
 
 
 class StaleTableMetadataError(ScanError):
-    """The catalog knows the table, and the metadata file that it names is missing or makes no sense."""
+    """The catalog knows the table, and the metadata file that it names is missing or is invalid."""
 
     def __init__(self, table: object, *, metadata_location: str | None, reason: str) -> None:
         self.metadata_location, self.reason = metadata_location, reason

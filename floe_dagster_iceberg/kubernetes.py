@@ -7,7 +7,7 @@ A resource preset is either short or long:
               "node_selector": {"pool": "batch"}, "tolerations": [{"key": "batch", "operator": "Exists"}]}
 
 It becomes the tag `dagster-k8s/config`: on an op it sizes the step's pod, on a job the run's. The ops of
-data assets are the user's; they stay as they are, and the executor is told what their steps get. What
+data assets are the user's; they stay as they are, and the executor is reported what their steps get. What
 Kubernetes would refuse at night, when the pod is to start, is refused when the code location loads.
 """
 

@@ -309,17 +309,17 @@ class FloeRestCatalog(RestCatalog):
     def _response_to_staged_table(
         self, identifier_tuple: tuple[str, ...], table_response: TableResponse
     ) -> StagedTable:
-        # PyIceberg looks for lent credentials by the metadata file, which a table that is yet to come has not.
+        # PyIceberg looks for vended credentials by the metadata file, which a table that is yet to come has not.
         location = table_response.metadata.location
-        lent = self._resolve_storage_credentials(table_response.storage_credentials, location)
-        config = {**table_response.config, **lent}
+        vended = self._resolve_storage_credentials(table_response.storage_credentials, location)
+        config = {**table_response.config, **vended}
         return super()._response_to_staged_table(identifier_tuple, table_response.model_copy(update={"config": config}))
 
     def _on_response(self, response: Response, *_: Any, **__: Any) -> None:
         if response.status_code not in _REFUSED_TOKEN:
             return
         if self._client_credentials is None:
-            # PyIceberg would ask once more; without a way to get another token that is in vain.
+            # PyIceberg would ask once more; without a way to get another token that is without effect.
             response.close()
             raise CatalogAuthenticationError(str(self.name), reason=f"HTTP {response.status_code}")
         self._client_credentials.forget()

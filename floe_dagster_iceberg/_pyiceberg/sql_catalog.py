@@ -77,7 +77,7 @@ def _made_by_another(error: BaseException) -> bool:
 class FloeSqlCatalog(SqlCatalog):
     """The same catalog, for many processes and old tables.
 
-    What concurrent processes do to each other is told differently. The database is asked for a table's
+    What concurrent processes do to each other is reported differently. The database is asked for a table's
     current version at every load and commit, as ever, but a version that this process has read or written
     is not read and parsed again, and a commit does not copy the whole history to add one snapshot to it.
     """

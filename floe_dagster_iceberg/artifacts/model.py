@@ -171,7 +171,7 @@ class CompiledArtifacts(FrozenModel):
 
     @property
     def resource_attributes(self) -> dict[str, str]:
-        """What OpenTelemetry is told about the data product, unless `observability.telemetry` says otherwise."""
+        """What OpenTelemetry is reported about the data product, unless `observability.telemetry` says otherwise."""
         known = {
             "service.name": self.product_name or "floe-dagster-iceberg",
             "service.version": self.product_version,

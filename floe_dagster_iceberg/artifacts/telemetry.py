@@ -88,7 +88,7 @@ class TelemetrySection(_Read):
             return cls.model_validate(written)
 
     def settings(self, resource: Mapping[str, str]) -> TelemetrySettings | None:
-        """Which collector is told what; None when none is named, or telemetry is switched off.
+        """Which collector is reported what; None when none is named, or telemetry is switched off.
 
         Args:
             resource: Resource attributes that the artifacts give elsewhere.

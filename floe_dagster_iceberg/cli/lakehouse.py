@@ -108,7 +108,7 @@ class Lakehouse:
         """The table of that name.
 
         Raises:
-            NoSuchTableError: There is none; a name that is near is told.
+            NoSuchTableError: There is none; a name that is near is reported.
         """
         full_name = self.full_name(name)
         try:

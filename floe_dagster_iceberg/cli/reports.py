@@ -143,7 +143,7 @@ class BreachEntry(FrozenModel):
 
     message: str = Field(description="What is wrong, with the numbers.")
     grave: bool = Field(description="Whether it is above the second limit, too.")
-    remedy: MaintenanceOperation = Field(description="The operation that mends it.")
+    remedy: MaintenanceOperation = Field(description="The operation that fixes it.")
 
 
 class InspectReport(FrozenModel):

@@ -40,7 +40,7 @@ class TimeRange(FrozenModel):
         default=(), description="Partition keys of the window in order, for columns that hold the key itself."
     )
     sub_daily: bool = Field(
-        default=False, description="Whether several partitions share a day, so that a date cannot tell them apart."
+        default=False, description="Whether several partitions share a day, so that a date cannot distinguish them."
     )
 
     @model_validator(mode="after")

@@ -192,7 +192,7 @@ def file_missing(failed: ForeignError) -> FloeStorageError:
 def stale_metadata(failed: ForeignError) -> FloeStorageError:
     """The metadata file that the catalog points to is missing, or is none."""
     missing = isinstance(failed.error, FileNotFoundError) or failed.status == HTTPStatus.NOT_FOUND
-    reason = "the file is missing" if missing else "it makes no sense"
+    reason = "the file is missing" if missing else "it is invalid"
     return StaleTableMetadataError(failed.table, metadata_location=failed.metadata_file, reason=reason)
 
 

@@ -158,15 +158,15 @@ class RestCatalogPlugin(BuiltInCatalog[RestCatalogConfig]):
         with translate_errors(self.config.catalog_name, table=table_path):
             io = self.catalog.load_table(tuple(table_path.split("."))).io
         own = self.catalog.properties
-        lent = {key: value for key, value in io.properties.items() if is_secret_key(key) and own.get(key) != value}
-        if not lent:
+        vended = {key: value for key, value in io.properties.items() if is_secret_key(key) and own.get(key) != value}
+        if not vended:
             raise EngineCapabilityError(
                 f"Catalog '{self.config.catalog_name}' lends no credentials for {', '.join(operations)} "
                 f"on '{table_path}'. Configure them on the storage instead.",
                 engine=self.name,
                 table=table_path,
             )
-        return lent
+        return vended
 
     def _delegation_header(self) -> dict[str, str]:
         if self.config.access_delegation == "none":

@@ -109,7 +109,7 @@ _JAVA_CLASS: Final = re.compile(r"^: [\w.$]*?(?P<name>\w+)(:|$)", re.MULTILINE)
 
 
 class Failure(Enum):
-    """Kinds of failures that are told apart because something different follows from each."""
+    """Kinds of failures that are distinguished because something different follows from each."""
 
     ROW_OUTSIDE = "a row outside the partition"
     NULL_IN_REQUIRED = "NULL in a required column"

@@ -108,7 +108,7 @@ class SparkPartitionCheck:
         Args:
             frame: The frame that was handed to `filter`.
             rows_written: Rows that were written. When there are none Spark may skip the counting,
-                and would be waited for in vain.
+                and would be waited for without effect.
         """
         if self._scope.rows_outside == "error" or not self.is_needed:
             return OutsideCount()

@@ -97,7 +97,7 @@ def open_pipelines(settings: TelemetrySettings, *, spans: bool, numbers: bool) -
     """Set the providers that are free; no request is made yet.
 
     Args:
-        settings: The collector, and what it is told about this process.
+        settings: The collector, and what it is reported about this process.
         spans: Whether spans are ours to send.
         numbers: Whether metrics are ours to send.
 

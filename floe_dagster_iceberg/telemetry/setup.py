@@ -44,7 +44,7 @@ class SecretHeader:
 
 @dataclass(frozen=True)
 class TelemetrySettings:
-    """Which collector, and what it is told about this process.
+    """Which collector, and what it is reported about this process.
 
     Attributes:
         endpoint: Address of a collector that speaks OTLP over gRPC, such as `http://collector:4317`.

@@ -320,5 +320,5 @@ def _described(describe: Describe, args: Any, kwargs: Any) -> Mapping[str, Any]:
     try:
         return describe(*args, **kwargs)
     except (AttributeError, TypeError, ValueError):
-        # Arguments that make no sense: the method itself says so, inside the span.
+        # Arguments that are invalid: the method itself says so, inside the span.
         return {}

@@ -150,7 +150,7 @@ def test_the_snapshot_says_who_made_it(warehouse: Warehouse) -> None:
     ],
     ids=["unknown", "not valid", "of inputs"],
 )
-def test_a_setting_that_makes_no_sense_stops_the_run(warehouse: Warehouse, metadata: Any, message: str) -> None:
+def test_a_setting_that_is_invalid_stops_the_run(warehouse: Warehouse, metadata: Any, message: str) -> None:
     @asset(metadata=metadata)
     def items() -> Any:
         return warehouse.frame({"id": [1]})

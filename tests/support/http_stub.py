@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks enough of Iceberg's REST protocol, and fails as it is told.
+"""A real HTTP server that speaks enough of Iceberg's REST protocol, and fails as it is reported.
 
 Tables are kept by a real PyIceberg SQL catalog behind it, so commits, conflicts and
 requirements behave as they do elsewhere. `fail` makes the next matching requests end as

@@ -80,7 +80,7 @@ def print_figures(reporter: pytest.TerminalReporter) -> None:
 
 
 def skip_unless_ci(missing: ServerMissing) -> NoReturn:
-    """A person may lack a server, and is told so in the closing lines; continuous integration may not."""
+    """A person may lack a server, and is reported so in the closing lines; continuous integration may not."""
     if os.environ.get("CI", "").lower() in ("1", "true"):
         raise missing
     pytest.skip(str(missing))

@@ -29,7 +29,7 @@ FORMS: dict[str, Fault] = {
 }
 """Before or after the commit reached the server."""
 FORMS_OF_PYICEBERG = {**FORMS, "400 after": Fault(400).after()}
-"""Something on the way sends a request again, which makes no sense the second time. Spark takes that for a refusal."""
+"""Something on the way sends a request again, which is invalid the second time. Spark takes that for a refusal."""
 
 Write = Callable[[int], object]
 

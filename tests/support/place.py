@@ -120,7 +120,7 @@ def _behind_gateway(servers: Servers) -> Place:
         "client_id": gateway.client_id,
         "client_secret": gateway.client_secret,
     }
-    # The keys are lent by the gateway, table by table.
+    # The keys are vended by the gateway, table by table.
     storage = {key: value for key, value in servers.storage_config.items() if not key.endswith(("key_id", "_key"))}
     return Place("polaris", catalog, servers.s3.path(server.warehouse), server.warehouse, "s3", storage)
 

@@ -1,4 +1,4 @@
-"""A lake as a Polaris deployment is: a REST catalog, tokens that are checked, keys that are lent; all may fail."""
+"""A lake as a Polaris deployment is: a REST catalog, tokens that are checked, keys that are vended; all may fail."""
 
 import json
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ class PolarisLake:
         return IcebergResource(**settings)
 
     def storage_settings(self, **given: str) -> dict[str, str]:
-        """Settings of the storage without keys: those are lent."""
+        """Settings of the storage without keys: those are vended."""
         known = {"endpoint": self.storage.endpoint, "region": self.s3.region, "checksums": "when_required"}
         return {**known, **given}
 

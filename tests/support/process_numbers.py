@@ -32,7 +32,7 @@ class ProcessNumbers:
         return found
 
     def attribute_names(self) -> dict[str, set[str]]:
-        """By which attributes each metric is told apart."""
+        """By which attributes each metric is distinguished."""
         names: dict[str, set[str]] = {}
         for metric, attributes in self._read():
             names.setdefault(metric, set()).update(name for name, _ in attributes)

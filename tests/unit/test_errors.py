@@ -23,7 +23,7 @@ EXAMPLES: list[tuple[FloeStorageError, dict[str, Any]]] = [
     (errors.TableAlreadyExistsError(TABLE), {}),
     (errors.NoSuchTableError(TABLE), {}),
     (errors.NoSuchNamespaceError("bronze"), {"namespace": "bronze"}),
-    (errors.ValidationError("It makes no sense. Change it.", table=TABLE), {}),
+    (errors.ValidationError("It is invalid. Change it.", table=TABLE), {}),
     (errors.SchemaEvolutionError("It does not fit. Change it.", table=TABLE, column="a"), {"column": "a"}),
     (
         errors.IncompatibleSchemaChangeError(TABLE, column="a", reason=REASON),

@@ -125,7 +125,7 @@ def test_names_of_other_documents_are_read_as_well(alias: str, field: str, value
         ("partition_column", "", "partition_column"),
     ],
 )
-def test_an_io_manager_setting_that_makes_no_sense_is_refused(field: str, bad: str, message: str) -> None:
+def test_an_io_manager_setting_that_is_invalid_is_refused(field: str, bad: str, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         IcebergIOManagerConfig(**{field: bad})
 

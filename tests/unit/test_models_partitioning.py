@@ -83,9 +83,7 @@ def test_each_transform_becomes_its_pyiceberg_transform(transform: PartitionTran
         ("day", {"name": ""}, "name"),
     ],
 )
-def test_a_partition_field_that_makes_no_sense_is_refused(
-    transform: str, arguments: dict[str, Any], message: str
-) -> None:
+def test_a_partition_field_that_is_invalid_is_refused(transform: str, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         field(transform, **arguments)
 
@@ -142,6 +140,6 @@ def test_an_identity_field_may_be_named_like_its_own_column() -> None:
 @pytest.mark.parametrize(
     "bad", [{"namespace": "a..b"}, {"table_name": "a.b"}, {"location": ""}, {"properties": {"a": 1}}]
 )
-def test_a_table_config_that_makes_no_sense_is_refused(bad: dict[str, Any]) -> None:
+def test_a_table_config_that_is_invalid_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(bad))):
         TableConfig(**{"namespace": "ns", "table_name": "t", "table_schema": SCHEMA, **bad})

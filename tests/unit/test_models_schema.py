@@ -125,7 +125,7 @@ def test_a_decimal_without_a_scale_has_scale_0() -> None:
         ("string", {"name": ""}, "name"),
     ],
 )
-def test_a_column_that_makes_no_sense_is_refused(field_type: str, arguments: dict[str, Any], message: str) -> None:
+def test_a_column_that_is_invalid_is_refused(field_type: str, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         field(field_type, **arguments)
 
@@ -141,7 +141,7 @@ def test_a_column_that_makes_no_sense_is_refused(field_type: str, arguments: dic
         (lambda: MapOf(key_id=1, key="fixed", value_id=2, value="string"), r"write FixedOf\("),
     ],
 )
-def test_a_nested_type_that_makes_no_sense_is_refused(build: Any, message: str) -> None:
+def test_a_nested_type_that_is_invalid_is_refused(build: Any, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         build()
 

@@ -21,7 +21,7 @@ POLICY = HttpPolicy(
 
 @dataclass
 class Wire(BaseAdapter):
-    """The end of the line: answers as listed, and takes as long as it is told."""
+    """The end of the line: answers as listed, and takes as long as it is reported."""
 
     outcomes: list[int | Exception]
     seconds_each: float = 0

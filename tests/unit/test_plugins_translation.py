@@ -136,7 +136,7 @@ def test_a_refused_answer_is_not_quoted() -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "{}", None], ids=["cut off", "empty", "gone"])
-def test_a_damaged_metadata_file_is_an_error_that_names_the_table(tmp_path: Path, content: str | None) -> None:
+def test_a_corrupt_metadata_file_is_an_error_that_names_the_table(tmp_path: Path, content: str | None) -> None:
     catalog = SqlCatalog("floe", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
     catalog.create_namespace("bronze")
     table = catalog.create_table(TABLE, pa.schema([("id", pa.int64())]))

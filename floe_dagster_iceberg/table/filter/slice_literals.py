@@ -155,7 +155,7 @@ def _wall_clock(column: str, instant: datetime, zone: ZoneInfo) -> int:
     if _is_ambiguous(wall) and (wall.merge or _is_ambiguous(wall - _MICROSECOND)):
         raise ValidationError(
             f"Partition column '{column}' has no time zone, and {wall:%Y-%m-%d %H:%M} comes twice in {zone.key}: "
-            "its partitions cannot be told apart. Use timestamps with a time zone, or metadata "
+            "its partitions cannot be distinguished. Use timestamps with a time zone, or metadata "
             '{"iceberg/naive_timezone": "UTC"} with times in UTC.'
         )
     return _nanoseconds(wall.replace(tzinfo=UTC))

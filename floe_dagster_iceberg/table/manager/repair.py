@@ -1,4 +1,4 @@
-"""Tables whose metadata file is gone or makes no sense: brought back in the newest version that is left.
+"""Tables whose metadata file is gone or is invalid: brought back in the newest version that is left.
 
 Only who asks for it gets this (`stale_table_recovery_mode="repair"`): commits after that version
 are lost to the table, though their files stay. Where no version is left the catalog's entry is

@@ -84,4 +84,4 @@ def _to_evolution(table: TableRef, evolution: SchemaEvolution | Sequence[SchemaC
         return SchemaEvolution(changes=evolution)
     except ValueError as error:
         name = to_identifier(table)
-        raise ValidationError(f"The changes of the schema of '{name}' make no sense: {error}", table=name) from None
+        raise ValidationError(f"The changes of the schema of '{name}' are invalid: {error}", table=name) from None

@@ -230,7 +230,7 @@ class SnapshotOperations(MetadataSession):
             How many snapshots this call expired.
 
         Raises:
-            ValidationError: Two arguments say the same thing, or one makes no sense.
+            ValidationError: Two arguments say the same thing, or one is invalid.
             MaintenanceRefusedError: The table's property gc.enabled is false.
             CommitConflictError: Other writers won more often than the budget allows.
         """

@@ -50,7 +50,7 @@ class TableOperations(CatalogSession):
                 process creates it at the same time.
 
         Raises:
-            ValidationError: The configuration makes no sense; nothing was sent.
+            ValidationError: The configuration is invalid; nothing was sent.
             TableAlreadyExistsError: There is a table of that name, and `if_not_exists` is not set.
             NoSuchNamespaceError: The namespace is not there.
         """
@@ -105,7 +105,7 @@ class TableOperations(CatalogSession):
         The arguments are those of `create_table`.
 
         Raises:
-            ValidationError: The configuration makes no sense; nothing was sent.
+            ValidationError: The configuration is invalid; nothing was sent.
             NoSuchNamespaceError: The namespace is not there.
         """
         return self.create_table(table, schema, partition_spec, properties, location=location, if_not_exists=True)

@@ -50,7 +50,7 @@ def _refuse_case_duplicates(table: object, names: Sequence[str]) -> None:
     spelled = Counter(name.lower() for name in names)
     if duplicates := sorted(name for name in names if spelled[name.lower()] > 1):
         raise ValidationError(
-            f"Columns of '{table}' differ only in case, and Spark could not tell them apart: {', '.join(duplicates)}. "
+            f"Columns of '{table}' differ only in case, and Spark could not distinguish them: {', '.join(duplicates)}. "
             "Rename or drop one of each.",
             table=table,
         )
@@ -99,7 +99,7 @@ class SchemaNode(NamedTuple):
     """A field and where it is.
 
     Attributes:
-        field: The field; elements, keys and values are told as fields too.
+        field: The field; elements, keys and values are reported as fields too.
         kind: What it is to the type that holds it.
         ancestors: Ids of the fields around it, outermost first.
     """

@@ -164,7 +164,7 @@ class _Reconciler:
             raise IncompatibleSchemaChangeError(
                 self._table,
                 column=".".join(full),
-                reason=f"the table has '{duplicate}', which differs only in case, and Spark could not tell them apart",
+                reason=f"the table has '{duplicate}', which differs only in case, and Spark could not distinguish them",
             )
         return AddColumn(full, field.field_type, field.doc)
 

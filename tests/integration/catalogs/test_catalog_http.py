@@ -227,23 +227,23 @@ def test_a_server_that_is_no_catalog_is_a_connection_error_without_its_page(
 @pytest.mark.requirement("S3-1")
 def test_the_servers_overrides_do_not_move_the_clients_storage_endpoint(stub: RestStub, plugin_for: PluginFor) -> None:
     stub.overrides = {"s3.endpoint": "http://inside-the-cluster:9000"}
-    stub.table_config = {"s3.endpoint": "http://inside-the-cluster:9000", "s3.session-token": "lent"}
+    stub.table_config = {"s3.endpoint": "http://inside-the-cluster:9000", "s3.session-token": "vended"}
     stub.catalog.create_table("sales.orders", pa.schema([("id", pa.int64())]))
     catalog = plugin_for(stub.url).connect({"s3.endpoint": "http://outside:9000"})
     properties = catalog.load_table("sales.orders").io.properties
     assert properties["s3.endpoint"] == "http://outside:9000"
-    assert properties["s3.session-token"] == "lent"
+    assert properties["s3.session-token"] == "vended"
 
 
 @pytest.mark.requirement("S0-P2", "S3-1")
-def test_lent_credentials_are_those_the_client_did_not_bring(stub: RestStub, plugin_for: PluginFor) -> None:
-    stub.table_config = {"s3.access-key-id": "lent-id", "s3.secret-access-key": "lent-secret"}
+def test_vended_credentials_are_those_the_client_did_not_bring(stub: RestStub, plugin_for: PluginFor) -> None:
+    stub.table_config = {"s3.access-key-id": "vended-id", "s3.secret-access-key": "vended-secret"}
     stub.catalog.create_table("sales.orders", pa.schema([("id", pa.int64())]))
     plugin = plugin_for(stub.url)
     plugin.connect({"s3.access-key-id": "own-id"})
     assert plugin.vend_credentials("sales.orders", ["READ"]) == {
-        "s3.access-key-id": "lent-id",
-        "s3.secret-access-key": "lent-secret",
+        "s3.access-key-id": "vended-id",
+        "s3.secret-access-key": "vended-secret",
     }
 
 

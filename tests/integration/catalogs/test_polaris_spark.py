@@ -1,4 +1,4 @@
-"""Spark on Polaris: tokens that are renewed, keys that are lent, and an endpoint that the server chooses."""
+"""Spark on Polaris: tokens that are renewed, keys that are vended, and an endpoint that the server chooses."""
 
 import logging
 from collections.abc import Iterator
@@ -36,14 +36,14 @@ def write(iceberg: IcebergResource, session: SparkSession, key: str, *, sleep_ms
 
 
 @pytest.mark.requirement("S3-1", "S2-FR-046")
-def test_spark_writes_with_lent_keys_and_nothing_secret_is_logged(
+def test_spark_writes_with_vended_keys_and_nothing_secret_is_logged(
     polaris: PolarisLake, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     iceberg = polaris.resource()
     write(iceberg, spark_resource(iceberg).spark_session, "first")
     assert polaris.rows(iceberg.catalog.load_table("sales.orders")) == [(1,), (2,)]
-    secrets = [*polaris.storage.lent, polaris.gateway.client_secret]
+    secrets = [*polaris.storage.vended, polaris.gateway.client_secret]
     assert not [secret for secret in secrets if secret in caplog.text]
 
 
@@ -66,7 +66,7 @@ def test_spark_renews_its_token_while_a_long_write_runs(short_tokens: PolarisLak
 
 
 @pytest.mark.requirement("S3-1")
-def test_lent_keys_that_expire_are_renewed_by_spark(polaris: PolarisLake) -> None:
+def test_vended_keys_that_expire_are_renewed_by_spark(polaris: PolarisLake) -> None:
     iceberg = polaris.resource(catalog_name="lent_to_spark")
     session = spark_resource(iceberg).spark_session
     write(iceberg, session, "first")
@@ -77,7 +77,7 @@ def test_lent_keys_that_expire_are_renewed_by_spark(polaris: PolarisLake) -> Non
 
 
 @pytest.mark.requirement("S3-1")
-def test_lent_keys_that_nobody_renews_fail_the_write_and_the_next_run_gets_new_ones(polaris: PolarisLake) -> None:
+def test_vended_keys_that_nobody_renews_fail_the_write_and_the_next_run_gets_new_ones(polaris: PolarisLake) -> None:
     polaris.gateway.renews = False
     iceberg = polaris.resource(catalog_name="lent_once")
     session = spark_resource(iceberg).spark_session

@@ -31,7 +31,7 @@ def keys_used(polaris: PolarisLake) -> set[str]:
 
 
 @pytest.mark.requirement("S3-1", "S0-P2")
-def test_a_client_without_keys_writes_and_reads_with_lent_ones(
+def test_a_client_without_keys_writes_and_reads_with_vended_ones(
     polaris: PolarisLake, manager: IcebergTableManager
 ) -> None:
     polaris.storage.seen.clear()
@@ -43,7 +43,7 @@ def test_a_client_without_keys_writes_and_reads_with_lent_ones(
 
 @pytest.mark.requirement("S3-1")
 @pytest.mark.parametrize("in_config", [True, False], ids=["in the configuration too", "as storage credentials alone"])
-def test_the_first_write_of_a_table_uses_lent_keys(polaris: PolarisLake, *, in_config: bool) -> None:
+def test_the_first_write_of_a_table_uses_vended_keys(polaris: PolarisLake, *, in_config: bool) -> None:
     polaris.gateway.lends_in_config = in_config
 
     @asset
@@ -65,7 +65,7 @@ def test_keys_that_expire_during_a_write_fail_it_without_a_trace_and_the_next_ru
     with pytest.raises(WriteError, match=r"sales\.orders") as failure:
         manager.append("sales.orders", ROWS)
     assert polaris.keys() == before
-    assert not any(secret in "".join(traceback.format_exception(failure.value)) for secret in polaris.storage.lent)
+    assert not any(secret in "".join(traceback.format_exception(failure.value)) for secret in polaris.storage.vended)
 
     polaris.storage.lifetime_seconds = 3600.0
     manager.append("sales.orders", ROWS)
@@ -82,15 +82,15 @@ def test_a_key_is_good_for_its_own_table_alone(manager: IcebergTableManager) -> 
 
 
 @pytest.mark.requirement("S3-1", "S0-P2")
-def test_lent_keys_are_handed_out_on_request(polaris: PolarisLake, manager: IcebergTableManager) -> None:
+def test_vended_keys_are_handed_out_on_request(polaris: PolarisLake, manager: IcebergTableManager) -> None:
     del manager
-    lent = polaris.resource().catalog_plugin.vend_credentials("sales.orders", ["READ"])
-    assert lent["s3.session-token"] in polaris.storage.lent
-    assert lent["s3.access-key-id"].startswith("spare-key-")
+    vended = polaris.resource().catalog_plugin.vend_credentials("sales.orders", ["READ"])
+    assert vended["s3.session-token"] in polaris.storage.vended
+    assert vended["s3.access-key-id"].startswith("spare-key-")
 
 
 @pytest.mark.requirement("S2-FR-046", "S3-1")
-def test_lent_keys_reach_no_log_and_no_event(polaris: PolarisLake, caplog: pytest.LogCaptureFixture) -> None:
+def test_vended_keys_reach_no_log_and_no_event(polaris: PolarisLake, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
     @asset
@@ -100,8 +100,8 @@ def test_lent_keys_reach_no_log_and_no_event(polaris: PolarisLake, caplog: pytes
     iceberg = polaris.resource()
     result = materialize([orders], resources={"io_manager": ArrowIcebergIOManager(iceberg=iceberg)})
     recorded = caplog.text + "".join(str(event) for event in result.all_events) + repr(iceberg)
-    assert polaris.storage.lent
-    assert not [secret for secret in polaris.storage.lent if secret in recorded]
+    assert polaris.storage.vended
+    assert not [secret for secret in polaris.storage.vended if secret in recorded]
 
 
 @pytest.mark.requirement("S3-1")

@@ -176,8 +176,8 @@ def test_what_fails_in_spark_is_reported_by_what_follows_from_it(spark_upkeep: U
 @pytest.mark.parametrize("partial_progress", [False, True])
 def test_files_that_spark_cannot_rewrite_fail_the_compaction(spark_upkeep: Upkeep, partial_progress: bool) -> None:  # noqa: FBT001
     make_orders(spark_upkeep.manager, batches=2, days=2)
-    damaged = next(iter(spark_upkeep.manager.load_table(ORDERS).scan(row_filter="day = '2024-01-02'").plan_files()))
-    to_path(damaged.file.file_path).unlink()
+    corrupt = next(iter(spark_upkeep.manager.load_table(ORDERS).scan(row_filter="day = '2024-01-02'").plan_files()))
+    to_path(corrupt.file.file_path).unlink()
     eager = CompactionPolicy(min_input_files=2, partial_progress=partial_progress)
     procedures = SparkProcedures(spark_upkeep.session, "floe")
 

@@ -1,4 +1,4 @@
-"""Files of a table that are missing or make no sense: a typed error that tells the table, and nothing changed."""
+"""Files of a table that are missing or are invalid: a typed error that tells the table, and nothing changed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ FILES = {"data file": "**/*.parquet", "manifest": "**/*-m?.avro", "manifest list
 @pytest.mark.requirement("S2-E6")
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.parametrize("pattern", FILES.values(), ids=FILES)
-def test_damaged_files_are_reported_and_nothing_is_changed(
+def test_corrupt_files_are_reported_and_nothing_is_changed(
     lake: Lake, manager: IcebergTableManager, pattern: str, damage: Callable[[Path], object]
 ) -> None:
     manager.create_table("bronze.people", ROWS.schema)
@@ -50,7 +50,7 @@ def test_damaged_files_are_reported_and_nothing_is_changed(
 
 
 @pytest.mark.requirement("S2-E6")
-def test_rows_can_be_appended_beside_damaged_data(lake: Lake, manager: IcebergTableManager) -> None:
+def test_rows_can_be_appended_beside_corrupt_data(lake: Lake, manager: IcebergTableManager) -> None:
     manager.create_table("bronze.people", ROWS.schema)
     manager.append("bronze.people", ROWS)
     for path in lake.data_files():

@@ -66,7 +66,7 @@ def test_all_rows_can_be_deleted(lake: Lake, manager: IcebergTableManager) -> No
 
 
 @pytest.mark.parametrize("given", ["", "id ===", "nothing = 1", "id = 'x'", 5, None, True])
-def test_a_filter_that_makes_no_sense_is_refused(lake: Lake, manager: IcebergTableManager, given: object) -> None:
+def test_a_filter_that_is_invalid_is_refused(lake: Lake, manager: IcebergTableManager, given: object) -> None:
     manager.create_table("bronze.t", pa.schema([("id", pa.int64())]))
 
     with pytest.raises(ValidationError, match=r"bronze\.t"):

@@ -203,7 +203,7 @@ def test_a_table_whose_files_others_share_is_left_alone(manager: IcebergTableMan
         ({"retain_last": 0}, "at least 1"),
     ],
 )
-def test_a_retention_that_makes_no_sense_is_refused(
+def test_a_retention_that_is_invalid_is_refused(
     manager: IcebergTableManager, table: Table, arguments: dict[str, object], fact: str
 ) -> None:
     with pytest.raises(ValidationError, match=fact):

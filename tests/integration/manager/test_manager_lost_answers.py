@@ -125,7 +125,7 @@ def refused() -> BadRequestError:
     """What PyIceberg makes of HTTP 400."""
     response = requests.Response()
     response.status_code = 400
-    error = BadRequestError("makes no sense")
+    error = BadRequestError("is invalid")
     error.__cause__ = requests.HTTPError(response=response)
     return error
 

@@ -162,7 +162,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.requirement("S2-FR-035", "S2-FR-033")
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_spec_that_makes_no_sense_is_refused(manager: IcebergTableManager, lake: Lake, case: str) -> None:
+def test_a_spec_that_is_invalid_is_refused(manager: IcebergTableManager, lake: Lake, case: str) -> None:
     arguments, fact = REFUSED[case]
     manager.evolve_partition_spec(T, add=["bucket(4, id)"])
 

@@ -298,7 +298,7 @@ BAD_TABLES = {
 
 @pytest.mark.requirement("S2-FR-015")
 @pytest.mark.parametrize(("arguments", "words"), BAD_TABLES.values(), ids=BAD_TABLES)
-def test_a_table_that_makes_no_sense_is_refused_before_a_request_leaves(arguments: tuple[Any, ...], words: str) -> None:
+def test_a_table_that_is_invalid_is_refused_before_a_request_leaves(arguments: tuple[Any, ...], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         IcebergTableManager(Unreachable()).create_table(*arguments)
 

@@ -47,7 +47,7 @@ def test_a_write_tells_mode_strategy_and_counts(traced: IcebergTableManager, rec
 
 @pytest.mark.requirement("S2-US7.3", "S2-FR-041")
 @pytest.mark.parametrize("call", [lambda manager: manager.append(5, ROWS), lambda manager: manager.write_data(TABLE)])
-def test_a_call_that_makes_no_sense_has_a_span_as_well(
+def test_a_call_that_is_invalid_has_a_span_as_well(
     traced: IcebergTableManager, recorder: SpanRecorder, call: Call
 ) -> None:
     with pytest.raises((FloeStorageError, TypeError)) as failure:

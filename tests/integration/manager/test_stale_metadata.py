@@ -1,4 +1,4 @@
-"""A metadata file that is missing or makes no sense: told as it is, or repaired by those who ask for that."""
+"""A metadata file that is missing or is invalid: told as it is, or repaired by those who ask for that."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +29,7 @@ DAMAGES: dict[str, Damage] = {
     "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
 }
 
-# Iceberg's server reads a file that makes no sense again and again, for minutes: its clients only see it hang.
+# Iceberg's server reads a file that is invalid again and again, for minutes: its clients only see it hang.
 PLACES_AND_DAMAGES = pytest.mark.parametrize(
     ("place", "damage"),
     [*(("sqlite", damage) for damage in DAMAGES.values()), ("rest", DAMAGES["missing"])],

@@ -1,4 +1,4 @@
-"""No data value is in what maintenance leaves behind, on both engines, on sound tables and on damaged ones."""
+"""No data value is in what maintenance leaves behind, on both engines, on sound tables and on corrupt ones."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,8 +51,8 @@ def test_maintenance_tells_no_value_of_the_rows(
 ) -> None:
     lake, canary = NeglectedLake(tmp_path), Canary()
     fill(lake, "bronze.sound", canary)
-    fill(lake, "bronze.damaged", canary)
-    damage(lake, "bronze.damaged")
+    fill(lake, "bronze.corrupt", canary)
+    damage(lake, "bronze.corrupt")
     artifacts: dict[str, Any] = lake.artifacts()
     artifacts["plugins"]["compute"] = {"type": "spark", "config": {"master": "local[2]", "conf": SMALL_MACHINE}}
     bundle = create_iceberg_resources(artifacts)

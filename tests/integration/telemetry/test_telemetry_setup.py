@@ -155,7 +155,7 @@ def test_telemetry_that_is_switched_off_by_the_environment_loads_no_sdk(tmp_path
 
 
 @pytest.mark.parametrize("endpoint", ["http://[nobody", "${NOT_SET_ANYWHERE}"])
-def test_an_address_that_makes_no_sense_is_reported_once_and_then_forgotten(
+def test_an_address_that_is_invalid_is_reported_once_and_then_forgotten(
     endpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepare(TelemetrySettings(endpoint))
@@ -186,7 +186,7 @@ def test_an_address_that_makes_no_sense_is_reported_once_and_then_forgotten(
     ],
     ids=["no flag", "no mapping", "no gRPC", "no secret"],
 )
-def test_settings_that_make_no_sense_are_reported_and_nothing_else_suffers(
+def test_settings_that_are_invalid_are_reported_and_nothing_else_suffers(
     tmp_path: Path, telemetry: Any, complaint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bundle = create_iceberg_resources(artifacts(tmp_path, telemetry))

@@ -107,7 +107,7 @@ class FaultyHandler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def reply(self, status: int, content: bytes, headers: dict[str, str]) -> None:
-        """Answer; a HEAD request is told the length and gets no body."""
+        """Answer; a HEAD request is reported the length and gets no body."""
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
@@ -132,7 +132,7 @@ class FaultyHandler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def reset(self) -> None:
-        """Break the connection, so that the client is told so at once."""
+        """Break the connection, so that the client is reported so at once."""
         # Lingering for zero seconds makes closing send a reset.
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True

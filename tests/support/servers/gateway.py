@@ -36,12 +36,12 @@ class Gateway(Proxy):
     Attributes:
         warehouse: Name of the catalog that it serves.
         tokens: Who may pass: client id and secret, life of the tokens, OAuth2 servers to trust.
-        overrides: Properties that clients are told to use instead of their own.
+        overrides: Properties that clients are reported to use instead of their own.
         table_config: Properties that come with every table.
-        lend: Storage credentials for a table's location, for clients that ask to be lent some.
-        lends_in_config: Whether what is lent also stands in the table's configuration, where older clients look.
+        lend: Storage credentials for a table's location, for clients that ask to be vended some.
+        lends_in_config: Whether what is vended also stands in the table's configuration, where older clients look.
         purge_allowed: Whether tables may be dropped with their files.
-        renews: Whether clients are told where they get new credentials for those that are about to expire.
+        renews: Whether clients are reported where they get new credentials for those that are about to expire.
     """
 
     def __init__(self, upstream_uri: str, *, warehouse: str = "analytics", lend: Lend | None = None) -> None:
@@ -62,7 +62,7 @@ class Gateway(Proxy):
         Args:
             upstream_uri: Address of the REST server behind it, without '/v1'.
             warehouse: Name that its catalog gets.
-            lend: Storage credentials for a table's location; none are lent if not given.
+            lend: Storage credentials for a table's location; none are vended if not given.
         """
         with cls(upstream_uri, warehouse=warehouse, lend=lend).serving() as gateway:
             gateway.uri += BASE
@@ -152,13 +152,13 @@ class Gateway(Proxy):
             return answer
         table: dict[str, Any] = json.loads(answer.content)
         location = table["metadata"]["location"]
-        lent = self.lend(location) if lends and self.lend is not None else {}
-        if lent and self.renews and seen.method == "GET":
-            lent["client.refresh-credentials-endpoint"] = self._credentials_path(seen)
-        in_config = lent if self.lends_in_config else {}
+        vended = self.lend(location) if lends and self.lend is not None else {}
+        if vended and self.renews and seen.method == "GET":
+            vended["client.refresh-credentials-endpoint"] = self._credentials_path(seen)
+        in_config = vended if self.lends_in_config else {}
         table["config"] = {**table.get("config", {}), **self.table_config, **in_config}
-        if lent:
-            table["storage-credentials"] = [{"prefix": location, "config": lent}]
+        if vended:
+            table["storage-credentials"] = [{"prefix": location, "config": vended}]
         return replace(answer, content=json.dumps(table).encode())
 
     def _credentials(self, seen: Seen, upstream: Upstream) -> Answer:
@@ -166,8 +166,8 @@ class Gateway(Proxy):
         if self.lend is None or answer.status != 200:
             return answer
         location = json.loads(answer.content)["metadata"]["location"]
-        lent = {**self.lend(location), "client.refresh-credentials-endpoint": self._credentials_path(seen)}
-        said = {"storage-credentials": [{"prefix": location, "config": lent}]}
+        vended = {**self.lend(location), "client.refresh-credentials-endpoint": self._credentials_path(seen)}
+        said = {"storage-credentials": [{"prefix": location, "config": vended}]}
         return Answer(200, json.dumps(said).encode())
 
     def _credentials_path(self, seen: Seen) -> str:

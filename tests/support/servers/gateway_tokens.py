@@ -37,7 +37,7 @@ class TokenDesk:
     Attributes:
         client_id: Who the principal is.
         client_secret: How it proves that.
-        lifetime_seconds: How long the tokens to come are good; clients are told whole seconds.
+        lifetime_seconds: How long the tokens to come are good; clients are reported whole seconds.
         issued: How many tokens were issued.
     """
 

@@ -27,9 +27,9 @@ class S3Server:
     access_key_id: str = "floe-key"
     secret_access_key: str = "floe-s3-secret-key"
     region: str = "us-east-1"
-    # Where it is told what only its owner may tell it.
+    # Where it is reported what only its owner may tell it.
     control: str = ""
-    # For keys that are lent for a while: the server learns its keys when it starts.
+    # For keys that are vended for a while: the server learns its keys when it starts.
     spare_keys: tuple[tuple[str, str], ...] = tuple((f"spare-key-{n}", f"spare-s3-secret-{n}") for n in range(16))
 
     @classmethod

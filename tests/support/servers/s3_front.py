@@ -21,7 +21,7 @@ _PIECE = 1 << 16
 
 
 class Folders:
-    """The folders behind rclone. It is told of each that is made, because it remembers what there is."""
+    """The folders behind rclone. It is reported of each that is made, because it remembers what there is."""
 
     def __init__(self, root: Path, control: int) -> None:
         self._root, self._control = root, control

@@ -1,7 +1,7 @@
 """A proxy before the S3 server: lends keys for single tables, for a while, and fails on command.
 
 The signature of every request is checked by the server behind, which knows the keys; what a
-lent key is good for, and how long, is checked here, as a cloud's token service would.
+vended key is good for, and how long, is checked here, as a cloud's token service would.
 """
 
 import itertools
@@ -27,7 +27,7 @@ _CODES = {403: "AccessDenied", 503: "SlowDown", 507: "XMinioStorageFull"}
 
 @dataclass(frozen=True)
 class Loan:
-    """A lent key: for whom, and until when on the clock of this process."""
+    """A vended key: for whom, and until when on the clock of this process."""
 
     key_id: str
     folder: str
@@ -38,7 +38,7 @@ class S3Proxy(Proxy):
     """The proxy, and what a test may change about it while it runs.
 
     Attributes:
-        lifetime_seconds: How long keys lent from now on are good.
+        lifetime_seconds: How long keys vended from now on are good.
     """
 
     def __init__(self, s3: S3Server) -> None:
@@ -61,13 +61,13 @@ class S3Proxy(Proxy):
         return self.uri
 
     @property
-    def lent(self) -> list[str]:
-        """Everything secret that was lent so far."""
+    def vended(self) -> list[str]:
+        """Everything secret that was vended so far."""
         return [*self._loans, *(secret for _, secret in self._s3.spare_keys)]
 
     def lend(self, location: str) -> dict[str, str]:
         """Keys that open one table's folder and nothing else, as both engines spell them."""
-        token = f"lent-session-{secrets.token_hex(16)}"
+        token = f"vended-session-{secrets.token_hex(16)}"
         place = urlsplit(location)
         with self._lock:
             key_id, secret = next(self._spare)
@@ -88,11 +88,11 @@ class S3Proxy(Proxy):
             return upstream.ask(seen)
         loan = self._loans.get(seen.headers.get("x-amz-security-token", ""))
         if loan is None or found is None or found["id"] != loan.key_id:
-            return s3_error(403, "InvalidAccessKeyId", "nobody was lent that key")
+            return s3_error(403, "InvalidAccessKeyId", "nobody was vended that key")
         if time.monotonic() >= loan.expires_at:
             return s3_error(400, "ExpiredToken", "The provided token has expired.")
         if not _asked_for(seen).startswith(loan.folder):
-            return s3_error(403, "AccessDenied", "the key is lent for another table")
+            return s3_error(403, "AccessDenied", "the key is vended for another table")
         return upstream.ask(seen)
 
     def error(self, fault: Fault) -> Answer:
