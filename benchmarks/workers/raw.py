@@ -163,7 +163,7 @@ def _rows_in(file_bytes: int) -> int:
     for _ in range(3):
         file = pa.BufferOutputStream()
         pq.write_table(wide_rows(1, rows, _WIDE), file, **_COMPRESSION)
-        rows = max(1, file_bytes * rows // int(file.set_attributes()))
+        rows = max(1, file_bytes * rows // int(file.tell()))
     return rows
 
 

@@ -142,7 +142,7 @@ class FileReader:
         translated = translate_column_names(
             self._row_filter, stored, case_sensitive=True, projected_field_values=by_partition
         )
-        return expression_to_pyarrow(bind(stored, translate_errors, case_sensitive=True), stored)
+        return expression_to_pyarrow(bind(stored, translated, case_sensitive=True), stored)
 
     def _columns_in(self, stored: pa.Schema, file: DataFile) -> list[pa.Field | None] | None:
         """For each wanted column that of the file, if it has one; None if a column has to be converted."""

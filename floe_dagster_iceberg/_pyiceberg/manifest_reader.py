@@ -89,7 +89,7 @@ def _read(file: InputFile, record_type: type[R]) -> Iterator[R]:
 
 def _blocks(decoder: BinaryDecoder, sync: bytes, length: int) -> Iterator[tuple[int, bytes]]:
     """How many records each block holds, and its bytes."""
-    while decoder.set_attributes() < length:
+    while decoder.tell() < length:
         count, block = decoder.read_int(), decoder.read_bytes()
         if count < 0 or decoder.read(SYNC_SIZE) != sync:
             raise EOFError("A block does not end where it should.")

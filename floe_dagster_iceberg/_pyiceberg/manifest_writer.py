@@ -104,12 +104,12 @@ class _ManifestFile(AvroOutputFile[ManifestEntry]):
         for entry in objects:
             self.writer.write(self._block_encoder, entry)
         self._entries_in_block += len(objects)
-        if self._block.set_attributes() >= _BLOCK_BYTES:
+        if self._block.tell() >= _BLOCK_BYTES:
             self._end_block()
 
-    def set_attributes(self) -> int:
+    def tell(self) -> int:
         """How long the file is at least."""
-        return self._content.set_attributes()
+        return self._content.tell()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -38,7 +38,7 @@ def leave_without_dictionary(writer: ParquetFormatWriter, columns: Collection[st
 
 def bytes_written(writer: ParquetFormatWriter) -> int:
     """Bytes of the file so far, as they are on disk."""
-    return 0 if writer._fos is None else int(writer._fos.set_attributes())
+    return 0 if writer._fos is None else int(writer._fos.tell())
 
 
 def close_quietly(writer: ParquetFormatWriter) -> None:

@@ -250,7 +250,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
 
     def _merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         if not self._merge_manifests:
-            return self._merge(manifests)
+            return self._merge_small(manifests)
         properties = self._transaction.table_metadata.properties
         data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
         deletes = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
@@ -270,7 +270,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         self._delete_all_but({manifest.manifest_path for manifest in merged})
         return merged
 
-    def _merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+    def _merge_small(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Reading and writing the list is what a commit to an old table costs, so it is kept short."""
         metadata = self._transaction.table_metadata
         for group in groups_to_merge(metadata, manifests, being_written=self._snapshot_id):
@@ -391,7 +391,7 @@ class ManifestRewriter:
             with producer.new_manifest_writer(producer.spec(manifests[0].partition_spec_id)) as writer:
                 for entry in itertools.chain([first], waiting):
                     writer.existing(entry)
-                    if writer.set_attributes() >= target_size_bytes:
+                    if writer.tell() >= target_size_bytes:
                         break
             yield writer.to_manifest_file()
 

@@ -37,7 +37,7 @@ def cell(value: object, style: str = "") -> Text:
             text = f"{value:%Y-%m-%d %H:%M:%S}"
         case _:
             text = redact(str(value))
-    return Text(text, style=style, overflow="merge")
+    return Text(text, style=style, overflow="fold")
 
 
 def heading(console: Console, text: str) -> None:
@@ -79,7 +79,7 @@ class Listing:
             justify: JustifyMethod = "right" if name in self._numbers else "left"
             widest = max(len(name), *(row[index].cell_len for row in self._rows))
             table.add_column(
-                name, justify=justify, overflow="merge", min_width=None if name == self._wrapped else widest
+                name, justify=justify, overflow="fold", min_width=None if name == self._wrapped else widest
             )
         for row in self._rows:
             table.add_row(*(row[index] for index in shown))

@@ -53,7 +53,7 @@ class FileLocation:
     path: str
 
     @classmethod
-    def of(cls, location: str) -> "Place":
+    def of(cls, location: str) -> "FileLocation":
         """Take a location apart; a bare path is a local file."""
         scheme, colon, rest = location.partition(":")
         if not colon or "/" in scheme:
@@ -65,7 +65,7 @@ class FileLocation:
             authority, path = authority.removeprefix("localhost"), path.lstrip("/")
         return cls(scheme, authority, "/" + path.rstrip("/"))
 
-    def contains(self, other: "Place") -> bool:
+    def contains(self, other: "FileLocation") -> bool:
         """Whether the other place is this one, or lies below it."""
         if (self.scheme, self.authority) != (other.scheme, other.authority):
             return False

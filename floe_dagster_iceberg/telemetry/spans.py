@@ -117,7 +117,7 @@ class Telemetry:
 
         Args:
             name: The operation; the span is `<prefix>.<name>`.
-            told: What is known about it when it begins.
+            attributes: What is known about it when it begins.
             prefix: The system that does it.
             is_logged: Whether it is an event of its own; what is only a part of one is not.
         """

@@ -36,7 +36,7 @@ from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 # The only places that may name a private symbol of PyIceberg.
-DOORS = ("table/_pyiceberg/", "plugins/_rest_session.py", "plugins/_sql_catalog.py")
+DOORS = ("_pyiceberg/",)
 MOST = 70
 
 

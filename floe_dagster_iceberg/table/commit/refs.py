@@ -32,7 +32,7 @@ def to_timestamp_ms(timestamp: datetime, *, argument: str, table: str) -> int:
     """
     if timestamp.utcoffset() is None:
         raise ValidationError(
-            f"{argument} for '{table}' has no time zone, so it is not one point in time. Use datetime.now(UTC) or add tzinfo.",
+            f"{argument} for '{table}' has no time zone. Use datetime.now(UTC) or add tzinfo.",
             table=table,
         )
     return (timestamp - _EPOCH) // timedelta(milliseconds=1)

@@ -152,7 +152,7 @@ def _wall_clock(column: str, instant: datetime, zone: ZoneInfo) -> int:
     wall = instant.astimezone(zone)
     # Where clocks go back, a wall-clock time comes twice. Its first timestamp still separates what is
     # before from what is after; any later one would put rows of both passes on the same side.
-    if _is_ambiguous(wall) and (wall.merge or _is_ambiguous(wall - _MICROSECOND)):
+    if _is_ambiguous(wall) and (wall.fold or _is_ambiguous(wall - _MICROSECOND)):
         raise ValidationError(
             f"Partition column '{column}' has no time zone, and {wall:%Y-%m-%d %H:%M} comes twice in {zone.key}: "
             "its partitions cannot be distinguished. Use timestamps with a time zone, or metadata "
@@ -162,7 +162,7 @@ def _wall_clock(column: str, instant: datetime, zone: ZoneInfo) -> int:
 
 
 def _is_ambiguous(wall: datetime) -> bool:
-    first, second = wall.replace(merge=0).utcoffset(), wall.replace(merge=1).utcoffset()
+    first, second = wall.replace(fold=0).utcoffset(), wall.replace(fold=1).utcoffset()
     return first is not None and second is not None and first > second
 
 

@@ -84,10 +84,10 @@ class SnapshotOperations(MetadataSession):
         """
         name = str(to_identifier(table))
         if isinstance(timestamp, datetime):
-            at_ms, timestamp = to_timestamp_ms(timestamp, argument="timestamp", table=name), timestamp.isoformat()
+            at_ms, shown = to_timestamp_ms(timestamp, argument="timestamp", table=name), timestamp.isoformat()
         else:
-            at_ms, timestamp = timestamp, f"{timestamp} ms"
-        stage = partial(ref_changes.roll_back_in_time, table=name, timestamp_ms=at_ms, timestamp=timestamp)
+            at_ms, shown = timestamp, f"{timestamp} ms"
+        stage = partial(ref_changes.roll_back_in_time, table=name, timestamp_ms=at_ms, timestamp=shown)
         return SnapshotInfo.from_pyiceberg_snapshot(self._change(self._load_newest(table), stage))
 
     @traced("create_tag", table_attributes)

@@ -25,8 +25,8 @@ def day_of(number: int) -> pa.Table:
     return pa.table({"day": [FIRST + timedelta(days=number)], "number": [number]})
 
 
-def write_days(manager: IcebergTableManager, days: int, *, fold_from: int = 10, **properties: str) -> None:
-    properties["commit.manifest.min-count-to-merge"] = str(fold_from)
+def write_days(manager: IcebergTableManager, days: int, *, merge_from: int = 10, **properties: str) -> None:
+    properties["commit.manifest.min-count-to-merge"] = str(merge_from)
     manager.create_table("bronze.t", day_of(0).schema, BY_DAY, properties=properties)
     for number in range(days):
         manager.overwrite("bronze.t", day_of(number), overwrite_filter=EqualTo("day", FIRST + timedelta(days=number)))
@@ -94,7 +94,7 @@ def test_a_day_among_merged_ones_is_replaced_alone(lake: Lake, manager: IcebergT
     assert sorted(row[1] for row in lake.rows("bronze.t")) == list(range(22))
 
 
-def test_a_table_may_say_that_nothing_is_folded(lake: Lake, manager: IcebergTableManager) -> None:
+def test_a_table_may_say_that_nothing_is_merged(lake: Lake, manager: IcebergTableManager) -> None:
     write_days(manager, 12, **{"commit.manifest-merge.enabled": "false"})
 
     assert manifests_of(lake.table("bronze.t")) == [1] * 12
