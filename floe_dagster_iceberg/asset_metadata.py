@@ -3,16 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dagster import (
-    AssetKey,
-    AssetsDefinition,
-    AssetSpec,
-    MetadataValue,
-    TableColumn,
-    TableColumnConstraints,
-    TableSchema,
-    map_asset_specs,
-)
+import dagster as dg
 
 from floe_dagster_iceberg.asset_settings import AssetSettings, table_identifier
 from floe_dagster_iceberg.errors import ValidationError
@@ -29,7 +20,7 @@ STORAGE_KIND = "iceberg"
 
 def build_output_metadata(
     result: "TableWriteResult", write: "TableWrite", *, partitions: int, seconds: float
-) -> Mapping[str, MetadataValue]:
+) -> Mapping[str, dg.MetadataValue]:
     """Metadata of a materialization; counts come from the commit, never from another scan.
 
     Args:
@@ -39,57 +30,57 @@ def build_output_metadata(
         seconds: How long it took.
     """
     snapshot = result.snapshot
-    metadata: dict[str, MetadataValue] = {
+    metadata: dict[str, dg.MetadataValue] = {
         **build_table_metadata(write.table),
-        "dagster/column_schema": MetadataValue.table_schema(build_column_schema(result.table)),
-        "dagster/row_count": MetadataValue.int(snapshot.total_records),
-        "dagster/storage_kind": MetadataValue.text(STORAGE_KIND),
-        "dagster/uri": MetadataValue.text(result.table.location()),
-        "iceberg/snapshot_id": MetadataValue.text(str(snapshot.snapshot_id)),
-        "iceberg/operation": MetadataValue.text(snapshot.operation.value),
-        "iceberg/write_mode": MetadataValue.text(write.mode.value),
-        "iceberg/added_files": MetadataValue.int(snapshot.added_files),
-        "iceberg/deleted_files": MetadataValue.int(snapshot.deleted_files),
-        "iceberg/added_bytes": MetadataValue.int(snapshot.added_bytes),
-        "iceberg/schema_evolved": MetadataValue.bool(bool(result.schema_changes)),
-        "iceberg/schema_changes": MetadataValue.json(list(result.schema_changes)),
-        "iceberg/rows_dropped": MetadataValue.int(result.rows_dropped),
-        "iceberg/commit_attempts": MetadataValue.int(result.attempts),
-        "iceberg/duration": MetadataValue.float(round(seconds, 3)),
+        "dagster/column_schema": dg.MetadataValue.table_schema(build_column_schema(result.table)),
+        "dagster/row_count": dg.MetadataValue.int(snapshot.total_records),
+        "dagster/storage_kind": dg.MetadataValue.text(STORAGE_KIND),
+        "dagster/uri": dg.MetadataValue.text(result.table.location()),
+        "iceberg/snapshot_id": dg.MetadataValue.text(str(snapshot.snapshot_id)),
+        "iceberg/operation": dg.MetadataValue.text(snapshot.operation.value),
+        "iceberg/write_mode": dg.MetadataValue.text(write.mode.value),
+        "iceberg/added_files": dg.MetadataValue.int(snapshot.added_files),
+        "iceberg/deleted_files": dg.MetadataValue.int(snapshot.deleted_files),
+        "iceberg/added_bytes": dg.MetadataValue.int(snapshot.added_bytes),
+        "iceberg/schema_evolved": dg.MetadataValue.bool(bool(result.schema_changes)),
+        "iceberg/schema_changes": dg.MetadataValue.json(list(result.schema_changes)),
+        "iceberg/rows_dropped": dg.MetadataValue.int(result.rows_dropped),
+        "iceberg/commit_attempts": dg.MetadataValue.int(result.attempts),
+        "iceberg/duration": dg.MetadataValue.float(round(seconds, 3)),
     }
     if (trace_id := snapshot.summary.get(snapshot_properties.TRACE_ID)) is not None:
-        metadata["iceberg/trace_id"] = MetadataValue.text(trace_id)
+        metadata["iceberg/trace_id"] = dg.MetadataValue.text(trace_id)
     if result.rows_outside:
-        metadata["iceberg/rows_outside_partition"] = MetadataValue.int(result.rows_outside)
+        metadata["iceberg/rows_outside_partition"] = dg.MetadataValue.int(result.rows_outside)
     if partitions == 1 and write.mode is WriteMode.OVERWRITE and result.rows is not None:
         # Of several partitions, and after an append or upsert, only another scan could tell.
         outside = result.rows_outside - result.rows_dropped
-        metadata["dagster/partition_row_count"] = MetadataValue.int(result.rows - outside)
+        metadata["dagster/partition_row_count"] = dg.MetadataValue.int(result.rows - outside)
     if result.deduplicated:
-        metadata["iceberg/deduplicated"] = MetadataValue.bool(value=True)
+        metadata["iceberg/deduplicated"] = dg.MetadataValue.bool(value=True)
     return metadata
 
 
-def build_table_metadata(table: TableIdentifier) -> dict[str, MetadataValue]:
+def build_table_metadata(table: TableIdentifier) -> dict[str, dg.MetadataValue]:
     """Metadata that is known before anything is written, for definitions too."""
-    return {"dagster/table_name": MetadataValue.text(str(table))}
+    return {"dagster/table_name": dg.MetadataValue.text(str(table))}
 
 
-def build_column_schema(table: "Table") -> TableSchema:
+def build_column_schema(table: "Table") -> dg.TableSchema:
     """The table's columns with types, nullability, docs and what they do for the partitioning."""
     schema = table.schema()
     partitions: dict[int, list[str]] = {}
     for field in table.spec().fields:
         partitions.setdefault(field.source_id, []).append(f"partitioned by {field.transform}")
-    return TableSchema(columns=[_column(field, partitions.get(field.field_id, [])) for field in schema.fields])
+    return dg.TableSchema(columns=[_column(field, partitions.get(field.field_id, [])) for field in schema.fields])
 
 
-def _column(field: "NestedField", notes: list[str]) -> TableColumn:
-    return TableColumn(
+def _column(field: "NestedField", notes: list[str]) -> dg.TableColumn:
+    return dg.TableColumn(
         name=field.name,
         type=str(field.field_type),
         description=field.doc,
-        constraints=TableColumnConstraints(nullable=field.optional, other=notes),
+        constraints=dg.TableColumnConstraints(nullable=field.optional, other=notes),
     )
 
 
@@ -97,11 +88,11 @@ _MOST_KINDS = 3
 
 
 def describe_iceberg_assets(
-    assets: Iterable[AssetsDefinition | AssetSpec],
+    assets: Iterable[dg.AssetsDefinition | dg.AssetSpec],
     *,
     default_namespace: str = "public",
     table_name_pattern: str = "{asset_key}",
-) -> Sequence[AssetsDefinition | AssetSpec]:
+) -> Sequence[dg.AssetsDefinition | dg.AssetSpec]:
     """Put table name and kind on assets that are stored in Iceberg, and refuse two on one table.
 
     An asset that names its table by metadata `table` may share it: that is saying so.
@@ -114,9 +105,9 @@ def describe_iceberg_assets(
     Raises:
         ValidationError: Two assets would be stored in one table, or settings are not valid.
     """
-    owners: dict[TableIdentifier, AssetKey] = {}
+    owners: dict[TableIdentifier, dg.AssetKey] = {}
 
-    def describe(spec: AssetSpec) -> AssetSpec:
+    def describe(spec: dg.AssetSpec) -> dg.AssetSpec:
         settings = AssetSettings.from_metadata(spec.metadata, owner=f"asset '{spec.key.to_user_string()}'")
         table = table_identifier(
             spec.key.path, settings, default_namespace=default_namespace, table_name_pattern=table_name_pattern
@@ -133,4 +124,4 @@ def describe_iceberg_assets(
         kinds = {STORAGE_KIND} if len(spec.kinds) < _MOST_KINDS else set()
         return spec.merge_attributes(metadata=build_table_metadata(table), kinds=kinds)
 
-    return map_asset_specs(describe, assets)
+    return dg.map_asset_specs(describe, assets)

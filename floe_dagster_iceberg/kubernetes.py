@@ -16,15 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal, Self
 
-from dagster import (
-    AssetChecksDefinition,
-    AssetsDefinition,
-    AssetSpec,
-    ExecutorDefinition,
-    OpDefinition,
-    in_process_executor,
-    multiprocess_executor,
-)
+import dagster as dg
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
@@ -182,7 +174,7 @@ class PodSizes:
             for which, schedule in settings.schedules.items()
         }
 
-    def step_configs(self, assets: Iterable[AssetsDefinition | AssetSpec]) -> dict[str, dict[str, Any]]:
+    def step_configs(self, assets: Iterable[dg.AssetsDefinition | dg.AssetSpec]) -> dict[str, dict[str, Any]]:
         """What the steps of data assets get, by the name of their op.
 
         It is the preset that an asset's tag `floe/resources` names, else 'default'. Left out are ops
@@ -193,7 +185,11 @@ class PodSizes:
         """
         configs = {}
         for each in assets:
-            if isinstance(each, AssetSpec) or not each.is_executable or not isinstance(each.node_def, OpDefinition):
+            if (
+                isinstance(each, dg.AssetSpec)
+                or not each.is_executable
+                or not isinstance(each.node_def, dg.OpDefinition)
+            ):
                 continue
             named = next((spec.tags[PRESET_TAG] for spec in each.specs if PRESET_TAG in spec.tags), None)
             tags = self.tags_for(named)
@@ -202,7 +198,7 @@ class PodSizes:
         return configs
 
     def check_configs(
-        self, checks: Iterable[AssetChecksDefinition], settings: MaintenanceSettings
+        self, checks: Iterable[dg.AssetChecksDefinition], settings: MaintenanceSettings
     ) -> dict[str, dict[str, Any]]:
         """What the steps of health checks get, by the name of their op: as much as the asset that measures health."""
         config = self.maintenance_tags(settings)[MaintenanceOperation.TABLE_HEALTH].get(K8S_CONFIG_TAG)
@@ -216,7 +212,7 @@ class _ExecutorSettings(FrozenModel):
 
 def build_executor(
     artifacts: CompiledArtifacts, step_configs: Mapping[str, Mapping[str, Any]] | None = None
-) -> ExecutorDefinition | None:
+) -> dg.ExecutorDefinition | None:
     """The executor that the artifacts name, as `{"type": ..., "config": {...}}`; None leaves it to Dagster.
 
     Types are `in_process`, `multiprocess` and `k8s_job_executor`; the config is that executor's own.
@@ -238,12 +234,12 @@ def build_executor(
     return executor.configured(config) if config else executor
 
 
-def _executor_named(name: str) -> ExecutorDefinition:
+def _executor_named(name: str) -> dg.ExecutorDefinition:
     if name == "in_process":
-        return in_process_executor
+        return dg.in_process_executor
     if name == "multiprocess":
-        return multiprocess_executor
+        return dg.multiprocess_executor
     from dagster_k8s import k8s_job_executor  # noqa: PLC0415 - brings the Kubernetes client along
 
-    executor: ExecutorDefinition = k8s_job_executor
+    executor: dg.ExecutorDefinition = k8s_job_executor
     return executor

@@ -8,14 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Final, NamedTuple, TypeAlias
 
-from dagster import (
-    DagsterInvariantViolationError,
-    InputContext,
-    MultiPartitionsDefinition,
-    OutputContext,
-    PartitionsDefinition,
-    TimeWindowPartitionsDefinition,
-)
+import dagster as dg
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, Constraint, KeySet, PartitionSlice, TimeRange
@@ -30,12 +23,12 @@ class Dimension(NamedTuple):
     """One dimension of a partitions definition and the column that holds it."""
 
     name: str | None
-    partitions_def: PartitionsDefinition | None
+    partitions_def: dg.PartitionsDefinition | None
     column: str
 
 
 def resolve_dimensions(
-    partitions_def: PartitionsDefinition | None,
+    partitions_def: dg.PartitionsDefinition | None,
     *,
     partition_expr: PartitionExpr | None,
     partition_column: str | None,
@@ -52,7 +45,7 @@ def resolve_dimensions(
     Raises:
         ValidationError: A dimension has no column, or a column is named for a dimension that is not there.
     """
-    if isinstance(partitions_def, MultiPartitionsDefinition):
+    if isinstance(partitions_def, dg.MultiPartitionsDefinition):
         columns = _columns_by_dimension(partitions_def, partition_expr, partition_column, asset)
         return tuple(
             Dimension(name, partitions_def.get_partitions_def_for_dimension(name), columns[name])
@@ -73,7 +66,7 @@ def resolve_dimensions(
 
 
 def _columns_by_dimension(
-    partitions_def: MultiPartitionsDefinition,
+    partitions_def: dg.MultiPartitionsDefinition,
     partition_expr: PartitionExpr | None,
     partition_column: str | None,
     asset: str,
@@ -118,7 +111,7 @@ _FINENESS: Final = (*TIME_TRANSFORMS, PartitionTransform.IDENTITY).index
 
 
 def derive_layout(
-    partitions_def: PartitionsDefinition | None,
+    partitions_def: dg.PartitionsDefinition | None,
     *,
     partition_expr: PartitionExpr | None = None,
     partition_column: str | None = None,
@@ -149,7 +142,7 @@ def derive_layout(
     )
 
 
-def time_transform(partitions_def: TimeWindowPartitionsDefinition) -> PartitionTransform:
+def time_transform(partitions_def: dg.TimeWindowPartitionsDefinition) -> PartitionTransform:
     """Return the coarsest of year, month and day on whose first day every window starts, or hour for shorter windows.
 
     The time of day does not count: in most time zones Iceberg's UTC days would not match it anyway.
@@ -162,7 +155,7 @@ def time_transform(partitions_def: TimeWindowPartitionsDefinition) -> PartitionT
     return PartitionTransform.MONTH if any(start.month != 1 for start, _ in windows) else PartitionTransform.YEAR
 
 
-def _first_windows(partitions_def: TimeWindowPartitionsDefinition) -> Iterator[tuple[datetime, datetime]]:
+def _first_windows(partitions_def: dg.TimeWindowPartitionsDefinition) -> Iterator[tuple[datetime, datetime]]:
     end = partitions_def.start
     for _ in range(_WINDOWS):
         # Whether or not they are over yet.
@@ -173,8 +166,8 @@ def _first_windows(partitions_def: TimeWindowPartitionsDefinition) -> Iterator[t
         yield window.start, window.end
 
 
-def _transform_of(partitions_def: PartitionsDefinition | None) -> PartitionTransform:
-    if isinstance(partitions_def, TimeWindowPartitionsDefinition):
+def _transform_of(partitions_def: dg.PartitionsDefinition | None) -> PartitionTransform:
+    if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
         return time_transform(partitions_def)
     return PartitionTransform.IDENTITY
 
@@ -186,7 +179,7 @@ Block: TypeAlias = tuple[frozenset[str], ...]
 
 
 def load_slice(
-    context: OutputContext | InputContext,
+    context: dg.OutputContext | dg.InputContext,
     *,
     partition_expr: PartitionExpr | None = None,
     partition_column: str | None = None,
@@ -223,7 +216,7 @@ def load_slice(
 
 
 def build_slice(
-    partitions_def: PartitionsDefinition | None,
+    partitions_def: dg.PartitionsDefinition | None,
     keys: Iterable[str],
     *,
     partition_expr: PartitionExpr | None = None,
@@ -246,17 +239,17 @@ def build_slice(
     return PartitionSlice(any_of=tuple(conjunctions))
 
 
-def partitions_def_of(context: OutputContext | InputContext) -> PartitionsDefinition | None:
+def partitions_def_of(context: dg.OutputContext | dg.InputContext) -> dg.PartitionsDefinition | None:
     """Return the partitions of the asset that the context stores or loads, or None."""
     try:
         return context.asset_partitions_def
-    except DagsterInvariantViolationError:
+    except dg.DagsterInvariantViolationError:
         return None
 
 
-def _blocks(partitions_def: PartitionsDefinition | None, keys: Iterable[str]) -> list[Block]:
+def _blocks(partitions_def: dg.PartitionsDefinition | None, keys: Iterable[str]) -> list[Block]:
     """The keys as cross products: one set per dimension, all their combinations and nothing else."""
-    if not isinstance(partitions_def, MultiPartitionsDefinition):
+    if not isinstance(partitions_def, dg.MultiPartitionsDefinition):
         block = frozenset(keys)
         return [(block,)] if block else []
     first, second = partitions_def.partition_dimension_names
@@ -281,13 +274,13 @@ def _group(pairs: Iterable[KeyPair]) -> list[tuple[frozenset[str], frozenset[str
 
 
 def _constraints(dimension: Dimension, keys: frozenset[str]) -> list[Constraint]:
-    if isinstance(dimension.partitions_def, TimeWindowPartitionsDefinition):
+    if isinstance(dimension.partitions_def, dg.TimeWindowPartitionsDefinition):
         return list(_time_ranges(dimension.partitions_def, keys, dimension.column))
     return [KeySet(column=dimension.column, keys=tuple(keys))]
 
 
 def _time_ranges(
-    partitions_def: TimeWindowPartitionsDefinition, keys: frozenset[str], column: str
+    partitions_def: dg.TimeWindowPartitionsDefinition, keys: frozenset[str], column: str
 ) -> Iterator[TimeRange]:
     sub_daily = time_transform(partitions_def) is PartitionTransform.HOUR
     for run in _unbroken_runs(partitions_def, keys):
@@ -308,7 +301,7 @@ class _Run:
     keys: list[str]
 
 
-def _unbroken_runs(partitions_def: TimeWindowPartitionsDefinition, keys: frozenset[str]) -> list[_Run]:
+def _unbroken_runs(partitions_def: dg.TimeWindowPartitionsDefinition, keys: frozenset[str]) -> list[_Run]:
     instants: list[tuple[datetime, datetime, str]] = []
     for key in keys:
         window = partitions_def.time_window_for_partition_key(key)

@@ -11,17 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagster import (
-    AssetExecutionContext,
-    AssetKey,
-    DagsterInvariantViolationError,
-    DagsterRun,
-    DagsterRunStatus,
-    DataVersion,
-    InputContext,
-    OutputContext,
-    get_dagster_logger,
-)
+import dagster as dg
 
 from floe_dagster_iceberg.models import snapshot_properties
 from floe_dagster_iceberg.telemetry import Telemetry, attributes as attrs
@@ -45,12 +35,12 @@ class RunIdentity:
     step_key: str
 
 
-def in_a_run(context: OutputContext | InputContext) -> bool:
+def in_a_run(context: dg.OutputContext | dg.InputContext) -> bool:
     """Whether Dagster itself made the context, in a run."""
     return _step_context(context) is not None
 
 
-def load_run_identity(context: OutputContext) -> RunIdentity:
+def load_run_identity(context: dg.OutputContext) -> RunIdentity:
     """Tell which run and step an output belongs to.
 
     Retries by Dagster and re-executions from failure continue the work of the run that failed.
@@ -66,7 +56,7 @@ def load_run_identity(context: OutputContext) -> RunIdentity:
     )
 
 
-def _first_attempt(instance: Any, run: DagsterRun, step_key: str) -> str:
+def _first_attempt(instance: Any, run: dg.DagsterRun, step_key: str) -> str:
     """The run that began the work which this one goes on with; the run itself if it is new work."""
     while run.parent_run_id is not None:
         parent = instance.get_run_by_id(run.parent_run_id)
@@ -79,9 +69,9 @@ def _first_attempt(instance: Any, run: DagsterRun, step_key: str) -> str:
     return run.run_id
 
 
-def _goes_on(instance: Any, run: DagsterRun, parent: DagsterRun, step_key: str) -> bool:
+def _goes_on(instance: Any, run: dg.DagsterRun, parent: dg.DagsterRun, step_key: str) -> bool:
     # Tags alone do not tell: re-executing all steps of a retried run copies some of them.
-    if parent.status is DagsterRunStatus.SUCCESS:
+    if parent.status is dg.DagsterRunStatus.SUCCESS:
         return False
     if _is_tagged_as_retry(run):
         return True
@@ -89,26 +79,26 @@ def _goes_on(instance: Any, run: DagsterRun, parent: DagsterRun, step_key: str) 
     return run.step_keys_to_execute is not None and not _succeeded(instance, parent, step_key)
 
 
-def _is_tagged_as_retry(run: DagsterRun) -> bool:
+def _is_tagged_as_retry(run: dg.DagsterRun) -> bool:
     return not _RETRY_TAGS.isdisjoint(run.tags)
 
 
-def _succeeded(instance: Any, run: DagsterRun, step_key: str) -> bool:
+def _succeeded(instance: Any, run: dg.DagsterRun, step_key: str) -> bool:
     statistics = instance.get_run_step_stats(run.run_id, step_keys=[step_key])
     return any(step.status is not None and step.status.value == "SUCCESS" for step in statistics)
 
 
-def telemetry_of(context: OutputContext | InputContext) -> Telemetry:
+def telemetry_of(context: dg.OutputContext | dg.InputContext) -> Telemetry:
     """Where spans and log events of what a context asks for go; in a run, events show in Dagster's log viewer."""
     return Telemetry() if _step_context(context) is None else telemetry_of_run()
 
 
 def telemetry_of_run() -> Telemetry:
     """Telemetry whose events show in Dagster's log viewer; only for use within a run."""
-    return Telemetry(logger=get_dagster_logger(attrs.SCOPE))
+    return Telemetry(logger=dg.get_dagster_logger(attrs.SCOPE))
 
 
-def describe_asset_run(context: AssetExecutionContext) -> dict[str, str]:
+def describe_asset_run(context: dg.AssetExecutionContext) -> dict[str, str]:
     """Which asset is being computed by whom, in the words of spans and log events."""
     return {
         attrs.RUN_ID: context.run.run_id,
@@ -117,7 +107,7 @@ def describe_asset_run(context: AssetExecutionContext) -> dict[str, str]:
     }
 
 
-def describe_run(context: OutputContext | InputContext) -> dict[str, str]:
+def describe_run(context: dg.OutputContext | dg.InputContext) -> dict[str, str]:
     """Who asks for an output or input, in the words of spans and log events."""
     attributes: dict[str, str] = {}
     if (step := _step_context(context)) is not None:
@@ -129,7 +119,7 @@ def describe_run(context: OutputContext | InputContext) -> dict[str, str]:
     return attributes
 
 
-def build_idempotency_key(context: OutputContext, run: RunIdentity, partition_keys: Sequence[str]) -> str:
+def build_idempotency_key(context: dg.OutputContext, run: RunIdentity, partition_keys: Sequence[str]) -> str:
     """A text that is the same for every attempt at the same output, and for no other."""
     if context.has_asset_key:
         # Not by its step: of a multi-asset a retry may need fewer assets, and then cuts it into other steps.
@@ -141,7 +131,7 @@ def build_idempotency_key(context: OutputContext, run: RunIdentity, partition_ke
 
 
 def build_snapshot_properties(
-    context: OutputContext, run: RunIdentity, partition_keys: Sequence[str]
+    context: dg.OutputContext, run: RunIdentity, partition_keys: Sequence[str]
 ) -> dict[str, str]:
     """Snapshot properties that lead from a table back to the run that wrote it."""
     properties = {snapshot_properties.RUN_ID: run.run_id, snapshot_properties.STEP_KEY: run.step_key}
@@ -159,21 +149,21 @@ def describe_keys(keys: Sequence[str]) -> str:
     return f"{keys[0]}...{keys[-1]} ({len(keys)} partitions)"
 
 
-def keys_produced_by(context: InputContext) -> frozenset[AssetKey]:
+def keys_produced_by(context: dg.InputContext) -> frozenset[dg.AssetKey]:
     """The assets that the step loading an input produces; an asset may read its own earlier partition."""
     step = _step_context(context)
     return frozenset() if step is None else frozenset(step.get_output_asset_keys())
 
 
-def set_data_version(context: OutputContext, asset_key: AssetKey, version: str) -> None:
+def set_data_version(context: dg.OutputContext, asset_key: dg.AssetKey, version: str) -> None:
     """Make the snapshot the asset's data version; outside a run there is none to set."""
     step = _step_context(context)
     if step is not None:
-        step.set_data_version(asset_key, DataVersion(version))
+        step.set_data_version(asset_key, dg.DataVersion(version))
 
 
-def _step_context(context: OutputContext | InputContext) -> Any:
+def _step_context(context: dg.OutputContext | dg.InputContext) -> Any:
     try:
         return context.step_context
-    except (AttributeError, DagsterInvariantViolationError):
+    except (AttributeError, dg.DagsterInvariantViolationError):
         return None

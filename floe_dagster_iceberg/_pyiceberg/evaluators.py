@@ -11,21 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    BoundEqualTo,
-    BoundGreaterThan,
-    BoundGreaterThanOrEqual,
-    BoundIn,
-    BoundLessThan,
-    BoundLessThanOrEqual,
-    BoundLiteralPredicate,
-    BoundTerm,
-    Or,
-)
+from pyiceberg import expressions as expr
 from pyiceberg.expressions.visitors import (
     ROWS_MIGHT_NOT_MATCH,
     ROWS_MUST_MATCH,
@@ -45,12 +31,12 @@ from pyiceberg.schema import Schema, visit_with_partner
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, FloatType, ListType, MapType, NestedField, StructType
 
-Visit = Callable[..., BooleanExpression]
+Visit = Callable[..., expr.BooleanExpression]
 
 
 def _unless_null(visit: Visit) -> Visit:
-    def visit_value(self: ResidualEvaluator, term: Any, **literals: Any) -> BooleanExpression:
-        return AlwaysFalse() if term.eval(self.struct) is None else visit(self, term, **literals)
+    def visit_value(self: ResidualEvaluator, term: Any, **literals: Any) -> expr.BooleanExpression:
+        return expr.AlwaysFalse() if term.eval(self.struct) is None else visit(self, term, **literals)
 
     return visit_value
 
@@ -68,7 +54,7 @@ class _NullSafeResiduals(ResidualEvaluator):
     visit_not_starts_with = _unless_null(ResidualEvaluator.visit_not_starts_with)
 
 
-def residual_evaluator(spec: PartitionSpec, row_filter: BooleanExpression, schema: Schema) -> ResidualEvaluator:
+def residual_evaluator(spec: PartitionSpec, row_filter: expr.BooleanExpression, schema: Schema) -> ResidualEvaluator:
     """Tells what is left of a filter once the partition of a file is known."""
     if spec.is_unpartitioned():
         return UnpartitionedResidualEvaluator(schema=schema, expr=row_filter)
@@ -79,7 +65,7 @@ def residual_evaluator(spec: PartitionSpec, row_filter: BooleanExpression, schem
 class ProvingEvaluator(_StrictMetricsEvaluator):
     """Whether statistics prove that every row of a file matches; a count that is not there proves nothing."""
 
-    def __init__(self, schema: Schema, row_filter: BooleanExpression) -> None:
+    def __init__(self, schema: Schema, row_filter: expr.BooleanExpression) -> None:
         super().__init__(schema, row_filter)
         # Made once: for every file anew it would be most of the work.
         self._schema, self._columns = schema, schema.as_struct()
@@ -104,16 +90,16 @@ class _ProvingVisitor(_StrictMetricsEvaluationVisitor):
         is_float = isinstance(self._get_field(field_id).field_type, FloatType | DoubleType)
         return is_float and self.nan_counts.get(field_id) != 0
 
-    def visit_not_equal(self, term: BoundTerm, literal: Any) -> bool:
+    def visit_not_equal(self, term: expr.BoundTerm, literal: Any) -> bool:
         return self._is_never_null(term) and super().visit_not_equal(term, literal)
 
-    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> bool:
+    def visit_not_in(self, term: expr.BoundTerm, literals: set[Any]) -> bool:
         return self._is_never_null(term) and super().visit_not_in(term, literals)
 
-    def visit_not_nan(self, term: BoundTerm) -> bool:
+    def visit_not_nan(self, term: expr.BoundTerm) -> bool:
         return self._is_never_null(term) and super().visit_not_nan(term)
 
-    def _is_never_null(self, term: BoundTerm) -> bool:
+    def _is_never_null(self, term: expr.BoundTerm) -> bool:
         return not self._can_contain_nulls(term.ref().field.field_id)
 
 
@@ -156,35 +142,35 @@ Matches = Callable[[Record], bool]
 
 
 _COMPARISONS: dict[type[Any], Callable[[Any, Any], bool]] = {
-    BoundEqualTo: operator.eq,
-    BoundGreaterThan: operator.gt,
-    BoundGreaterThanOrEqual: operator.ge,
-    BoundLessThan: operator.lt,
-    BoundLessThanOrEqual: operator.le,
+    expr.BoundEqualTo: operator.eq,
+    expr.BoundGreaterThan: operator.gt,
+    expr.BoundGreaterThanOrEqual: operator.ge,
+    expr.BoundLessThan: operator.lt,
+    expr.BoundLessThanOrEqual: operator.le,
 }
 
 
-def matching(condition: BooleanExpression) -> Matches:
+def matching(condition: expr.BooleanExpression) -> Matches:
     """A function that tells whether a partition meets a bound expression."""
     match condition:
-        case AlwaysTrue():
+        case expr.AlwaysTrue():
             return lambda _: True
-        case And():
+        case expr.And():
             left, right = matching(condition.left), matching(condition.right)
             return lambda partition: left(partition) and right(partition)
-        case Or():
+        case expr.Or():
             left, right = matching(condition.left), matching(condition.right)
             return lambda partition: left(partition) or right(partition)
-        case BoundLiteralPredicate() if type(condition) in _COMPARISONS:
+        case expr.BoundLiteralPredicate() if type(condition) in _COMPARISONS:
             return _compared(condition, _COMPARISONS[type(condition)])
-        case BoundIn():
+        case expr.BoundIn():
             value_of, several = condition.term.eval, condition.value_set
             return lambda partition: value_of(partition) in several
         case _:
             return lambda partition: visit(condition, _ExpressionEvaluationVisitor(partition))
 
 
-def _compared(condition: BoundLiteralPredicate, compare: Callable[[Any, Any], bool]) -> Matches:
+def _compared(condition: expr.BoundLiteralPredicate, compare: Callable[[Any, Any], bool]) -> Matches:
     value_of, limit = condition.term.eval, condition.literal.value
     return lambda partition: (value := value_of(partition)) is not None and compare(value, limit)
 
@@ -192,7 +178,7 @@ def _compared(condition: BoundLiteralPredicate, compare: Callable[[Any, Any], bo
 class MetricsMatcher:
     """Tells from column statistics whether all, none or some rows of a file match a filter."""
 
-    def __init__(self, schema: Schema, row_filter: BooleanExpression) -> None:
+    def __init__(self, schema: Schema, row_filter: expr.BooleanExpression) -> None:
         self._strict = ProvingEvaluator(schema, row_filter)
         self._inclusive = _InclusiveMetricsEvaluator(schema, row_filter)
 

@@ -6,18 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dagster import (
-    AssetCheckResult,
-    AssetCheckSpec,
-    AssetExecutionContext,
-    AssetKey,
-    AssetsDefinition,
-    DataVersion,
-    Failure,
-    MaterializeResult,
-    MetadataValue,
-    asset,
-)
+import dagster as dg
 
 from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.failures import to_failure
@@ -31,7 +20,7 @@ from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.run_identity import describe_asset_run, telemetry_of_run
 from floe_dagster_iceberg.telemetry import Operation, attributes as attrs
 
-Step = Callable[..., MaterializeResult[None]]
+Step = Callable[..., dg.MaterializeResult[None]]
 
 GROUP: Final = "iceberg_maintenance"
 # Limited to one, it lets no two operations work at the same time, and so never on one table.
@@ -91,12 +80,12 @@ class MaintenanceWiring:
         return lambda: resource.spark_session
 
 
-def maintenance_key(which: MaintenanceOperation) -> AssetKey:
+def maintenance_key(which: MaintenanceOperation) -> dg.AssetKey:
     """Key of a maintenance asset."""
-    return AssetKey([GROUP, which.value])
+    return dg.AssetKey([GROUP, which.value])
 
 
-def build_maintenance_assets(wiring: MaintenanceWiring) -> list[AssetsDefinition]:
+def build_maintenance_assets(wiring: MaintenanceWiring) -> list[dg.AssetsDefinition]:
     """The five assets. Materialized together they run one after the other, in a sensible order."""
     first, *others = MAINTENANCE_ASSETS
     assets = [_build_asset(first, wiring, _health_step(wiring))]
@@ -109,7 +98,7 @@ def build_maintenance_assets(wiring: MaintenanceWiring) -> list[AssetsDefinition
 def _health_step(wiring: MaintenanceWiring) -> Step:
     which = MaintenanceOperation.TABLE_HEALTH
 
-    def measure(context: AssetExecutionContext, config: HealthConfig) -> MaterializeResult:  # type: ignore[type-arg]
+    def measure(context: dg.AssetExecutionContext, config: HealthConfig) -> dg.MaterializeResult:  # type: ignore[type-arg]
         started = time.perf_counter()
         with _whole_run(which, context) as operation:
             run = wiring.open_run(which, context, config.apply_to(wiring.sources))
@@ -125,14 +114,14 @@ def _operation_step(which: MaintenanceOperation, wiring: MaintenanceWiring) -> S
     if which is MaintenanceOperation.ORPHAN_FILES:
         return _orphan_step(wiring)
 
-    def operate(context: AssetExecutionContext, config: MaintenanceConfig) -> MaterializeResult:  # type: ignore[type-arg]
+    def operate(context: dg.AssetExecutionContext, config: MaintenanceConfig) -> dg.MaterializeResult:  # type: ignore[type-arg]
         return _operate(which, wiring, context, config, MaintenanceRun.operate)
 
     return operate
 
 
 def _orphan_step(wiring: MaintenanceWiring) -> Step:
-    def clear_or_restore(context: AssetExecutionContext, config: OrphanConfig) -> MaterializeResult:  # type: ignore[type-arg]
+    def clear_or_restore(context: dg.AssetExecutionContext, config: OrphanConfig) -> dg.MaterializeResult:  # type: ignore[type-arg]
         work = MaintenanceRun.restore if config.restore else MaintenanceRun.operate
         return _operate(MaintenanceOperation.ORPHAN_FILES, wiring, context, config, work)
 
@@ -142,10 +131,10 @@ def _orphan_step(wiring: MaintenanceWiring) -> Step:
 def _operate(
     which: MaintenanceOperation,
     wiring: MaintenanceWiring,
-    context: AssetExecutionContext,
+    context: dg.AssetExecutionContext,
     config: MaintenanceConfig,
     work: Callable[[MaintenanceRun], list[TableOutcome]],
-) -> MaterializeResult[None]:
+) -> dg.MaterializeResult[None]:
     started = time.perf_counter()
     with _whole_run(which, context) as operation:
         run = wiring.open_run(which, context, config.apply_to(wiring.sources))
@@ -156,7 +145,7 @@ def _operate(
 
 
 @contextmanager
-def _whole_run(which: MaintenanceOperation, context: AssetExecutionContext) -> Iterator[Operation]:
+def _whole_run(which: MaintenanceOperation, context: dg.AssetExecutionContext) -> Iterator[Operation]:
     """The span of a run. Errors that concern no single table, such as an unreachable catalog, fail the run."""
     attributes = {attrs.MAINTENANCE_ASSET: which.value, **describe_asset_run(context)}
     try:
@@ -168,16 +157,16 @@ def _whole_run(which: MaintenanceOperation, context: AssetExecutionContext) -> I
 
 def _build_asset(
     which: MaintenanceOperation, wiring: MaintenanceWiring, step: Step, *, after: MaintenanceOperation | None = None
-) -> AssetsDefinition:
+) -> dg.AssetsDefinition:
     key = maintenance_key(which)
-    return asset(
+    return dg.asset(
         key=key,
         group_name=GROUP,
         kinds={"iceberg"} | ({"spark"} if wiring.spark_resource_key else set()),
         description=f"{_DESCRIPTIONS[which]} {_RUN_OPTIONS}",
         required_resource_keys=wiring.resource_keys,
         op_tags=wiring.op_tags.get(which),
-        check_specs=[AssetCheckSpec(EVERY_TABLE_CHECK, asset=key, description="The last run failed for no table.")],
+        check_specs=[dg.AssetCheckSpec(EVERY_TABLE_CHECK, asset=key, description="The last run failed for no table.")],
         deps=[] if after is None else [maintenance_key(after)],
         # Measuring a table gets in the way of nothing.
         pool=None if which is MaintenanceOperation.TABLE_HEALTH else MAINTENANCE_POOL,
@@ -187,20 +176,20 @@ def _build_asset(
 def _conclude(
     which: MaintenanceOperation,
     outcomes: Sequence[TableOutcome],
-    metadata: Mapping[str, MetadataValue],
+    metadata: Mapping[str, dg.MetadataValue],
     config: MaintenanceConfig,
-) -> MaterializeResult[None]:
+) -> dg.MaterializeResult[None]:
     """A materialization, or a failure when no table succeeded or the run is to fail for a single one."""
     failed = [outcome for outcome in outcomes if outcome.status is MaintenanceStatus.FAILED]
     if failed and (config.fail_on_error or len(failed) == len(outcomes)):
         names = ", ".join(outcome.table for outcome in failed[:10])
-        raise Failure(
+        raise dg.Failure(
             f"{which} failed for {len(failed)} of {len(outcomes)} tables: {names}. {failed[0].note}", metadata=metadata
         )
-    check = AssetCheckResult(
+    check = dg.AssetCheckResult(
         check_name=EVERY_TABLE_CHECK,
         passed=not failed,
         metadata={"iceberg/failed": [outcome.table for outcome in failed]},
     )
     # Maintenance changes no row: a constant data version keeps downstream assets from becoming stale.
-    return MaterializeResult(metadata=metadata, check_results=[check], data_version=DataVersion("maintained"))
+    return dg.MaterializeResult(metadata=metadata, check_results=[check], data_version=dg.DataVersion("maintained"))

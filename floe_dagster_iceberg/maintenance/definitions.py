@@ -5,14 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagster import (
-    AssetCheckKey,
-    AssetChecksDefinition,
-    AssetsDefinition,
-    Definitions,
-    ScheduleDefinition,
-    SensorDefinition,
-)
+import dagster as dg
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring, build_maintenance_assets
@@ -28,10 +21,10 @@ _logger = logging.getLogger(__name__)
 class MaintenanceParts:
     """The maintenance definitions, one by one."""
 
-    assets: Sequence[AssetsDefinition] = ()
+    assets: Sequence[dg.AssetsDefinition] = ()
     jobs: Sequence[Any] = ()
-    schedules: Sequence[ScheduleDefinition] = ()
-    sensors: Sequence[SensorDefinition] = ()
+    schedules: Sequence[dg.ScheduleDefinition] = ()
+    sensors: Sequence[dg.SensorDefinition] = ()
 
 
 def build_maintenance_definitions(
@@ -41,8 +34,8 @@ def build_maintenance_definitions(
     spark_resource_key: str | None = None,
     crons: Mapping[str, str] | None = None,
     timezone: str = "UTC",
-    health_checks: Sequence[AssetChecksDefinition] = (),
-) -> Definitions:
+    health_checks: Sequence[dg.AssetChecksDefinition] = (),
+) -> dg.Definitions:
     """Build maintenance assets, jobs and schedules for all tables of a catalog.
 
     Merge them with your own definitions, which have the resources:
@@ -72,7 +65,7 @@ def build_maintenance_definitions(
     )
     wiring = MaintenanceWiring(PolicySources(code=policy), iceberg_resource_key, spark_resource_key)
     parts = build_parts(wiring, settings, health_checks=[key for check in health_checks for key in check.check_keys])
-    return Definitions(
+    return dg.Definitions(
         assets=parts.assets,
         asset_checks=health_checks,
         jobs=parts.jobs,
@@ -86,7 +79,7 @@ def build_parts(
     settings: MaintenanceSettings,
     *,
     job_tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = None,
-    health_checks: Sequence[AssetCheckKey] = (),
+    health_checks: Sequence[dg.AssetCheckKey] = (),
 ) -> MaintenanceParts:
     """The definitions one by one, to be combined with others.
 

@@ -4,18 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dagster import (
-    AssetCheckExecutionContext,
-    AssetCheckKey,
-    AssetCheckResult,
-    AssetChecksDefinition,
-    AssetCheckSeverity,
-    AssetKey,
-    AssetsDefinition,
-    AssetSpec,
-    MetadataValue,
-    asset_check,
-)
+import dagster as dg
 
 from floe_dagster_iceberg.asset_settings import AssetSettings, table_identifier
 from floe_dagster_iceberg.errors import FloeStorageError, NoSuchTableError
@@ -90,12 +79,12 @@ _MEASURES: Final[Mapping[str, _Measure]] = {
 
 
 def build_health_checks(
-    assets: Iterable[AssetsDefinition | AssetSpec],
+    assets: Iterable[dg.AssetsDefinition | dg.AssetSpec],
     policy: MaintenancePolicy | None = None,
     *,
     iceberg_resource_key: str = "iceberg",
     default_namespace: str = "public",
-) -> Sequence[AssetChecksDefinition]:
+) -> Sequence[dg.AssetChecksDefinition]:
     """Build a check of the table's health for every asset that is stored in Iceberg.
 
     A check warns above the first and fails above the second limit of `policy.thresholds`. It
@@ -113,8 +102,8 @@ def build_health_checks(
 
 
 def build_checks(
-    assets: Iterable[AssetsDefinition | AssetSpec], wiring: MaintenanceWiring, *, default_namespace: str
-) -> list[AssetChecksDefinition]:
+    assets: Iterable[dg.AssetsDefinition | dg.AssetSpec], wiring: MaintenanceWiring, *, default_namespace: str
+) -> list[dg.AssetChecksDefinition]:
     """`build_health_checks` for definitions that share their wiring with others."""
     return [
         _build_check(key, table, wiring)
@@ -123,10 +112,10 @@ def build_checks(
 
 
 def tables_of(
-    assets: Iterable[AssetsDefinition | AssetSpec], *, default_namespace: str
-) -> dict[AssetKey, TableIdentifier]:
+    assets: Iterable[dg.AssetsDefinition | dg.AssetSpec], *, default_namespace: str
+) -> dict[dg.AssetKey, TableIdentifier]:
     """The table of every asset."""
-    specs = (spec for each in assets for spec in ([each] if isinstance(each, AssetSpec) else each.specs))
+    specs = (spec for each in assets for spec in ([each] if isinstance(each, dg.AssetSpec) else each.specs))
     return {
         spec.key: table_identifier(
             spec.key.path,
@@ -137,40 +126,42 @@ def tables_of(
     }
 
 
-def check_key(asset_key: AssetKey) -> AssetCheckKey:
+def check_key(asset_key: dg.AssetKey) -> dg.AssetCheckKey:
     """Key of an asset's health check."""
-    return AssetCheckKey(asset_key, HEALTH_CHECK)
+    return dg.AssetCheckKey(asset_key, HEALTH_CHECK)
 
 
-def _build_check(key: AssetKey, table: TableIdentifier, wiring: MaintenanceWiring) -> AssetChecksDefinition:
-    @asset_check(
+def _build_check(key: dg.AssetKey, table: TableIdentifier, wiring: MaintenanceWiring) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
         asset=key,
         name=HEALTH_CHECK,
         description=f"Compares the files, snapshots and manifests of '{table}' with the thresholds of its policy.",
         required_resource_keys={wiring.iceberg_resource_key},
         metadata={"dagster/table_name": str(table)},
     )
-    def table_is_healthy(context: AssetCheckExecutionContext) -> AssetCheckResult:
+    def table_is_healthy(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         manager = getattr(context.op_execution_context.resources, wiring.iceberg_resource_key).table_manager
         try:
             policy = wiring.sources.resolve(table, manager.load_table(table).properties).policy
             return _check(TableMaintenance(manager), table, policy)
         except NoSuchTableError:
-            return AssetCheckResult(passed=True, description=f"Table '{table}' does not exist yet.")
+            return dg.AssetCheckResult(passed=True, description=f"Table '{table}' does not exist yet.")
         except FloeStorageError as error:
             # A check must not fail the run that has just written the table.
-            return AssetCheckResult(passed=False, severity=AssetCheckSeverity.WARN, description=redact(str(error)))
+            return dg.AssetCheckResult(
+                passed=False, severity=dg.AssetCheckSeverity.WARN, description=redact(str(error))
+            )
 
     return table_is_healthy
 
 
-def _check(maintenance: TableMaintenance, table: TableIdentifier, policy: MaintenancePolicy) -> AssetCheckResult:
+def _check(maintenance: TableMaintenance, table: TableIdentifier, policy: MaintenancePolicy) -> dg.AssetCheckResult:
     health = maintenance.health(table, policy)
     breaches = list(find_breaches(health, policy.thresholds))
     grave = any(breach.grave for breach in breaches)
-    return AssetCheckResult(
+    return dg.AssetCheckResult(
         passed=not breaches,
-        severity=AssetCheckSeverity.ERROR if grave else AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity.ERROR if grave else dg.AssetCheckSeverity.WARN,
         description="; ".join(breach.sentence for breach in breaches) or f"Table '{table}' is healthy.",
         metadata={
             **_health_metadata(health),
@@ -228,7 +219,7 @@ def _health_metadata(health: TableHealth) -> dict[str, Any]:
     metadata: dict[str, Any] = {f"iceberg/{name}": value for name, value in numbers.items() if value is not None}
     metadata["dagster/table_name"] = str(health.table)
     if picture := draw_histogram(health.file_sizes or ()):
-        metadata["iceberg/file_sizes"] = MetadataValue.md(picture)
+        metadata["iceberg/file_sizes"] = dg.MetadataValue.md(picture)
     return metadata
 
 

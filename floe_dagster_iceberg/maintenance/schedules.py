@@ -9,24 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dagster import (
-    AssetCheckEvaluation,
-    AssetCheckKey,
-    DagsterInstance,
-    DagsterInvalidDefinitionError,
-    DagsterRunStatus,
-    DefaultScheduleStatus,
-    DefaultSensorStatus,
-    RunRequest,
-    RunsFilter,
-    ScheduleDefinition,
-    ScheduleEvaluationContext,
-    SensorDefinition,
-    SensorEvaluationContext,
-    SensorResult,
-    SkipReason,
-    define_asset_job,
-)
+import dagster as dg
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.assets import GROUP, maintenance_key
@@ -35,11 +18,11 @@ from floe_dagster_iceberg.models import MaintenanceBudget, MaintenanceOperation
 
 OPERATION_TAG: Final = "floe/maintenance"
 _UNFINISHED: Final = (
-    DagsterRunStatus.QUEUED,
-    DagsterRunStatus.NOT_STARTED,
-    DagsterRunStatus.STARTING,
-    DagsterRunStatus.STARTED,
-    DagsterRunStatus.CANCELING,
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
 )
 
 
@@ -55,7 +38,7 @@ def build_jobs(tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = N
         tags: Tags of each job's runs, such as the size of their pods.
     """
     return {
-        which: define_asset_job(
+        which: dg.define_asset_job(
             job_name(which),
             selection=[maintenance_key(which)],
             description=f"Materializes {maintenance_key(which).to_user_string()}.",
@@ -67,7 +50,7 @@ def build_jobs(tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = N
 
 def build_schedules(
     jobs: Mapping[MaintenanceOperation, Any], settings: Mapping[MaintenanceOperation, ScheduleSettings]
-) -> Sequence[ScheduleDefinition]:
+) -> Sequence[dg.ScheduleDefinition]:
     """A schedule for each job.
 
     Raises:
@@ -76,29 +59,29 @@ def build_schedules(
     return [_build_schedule(which, job, settings[which]) for which, job in jobs.items()]
 
 
-def unfinished_run_id(instance: DagsterInstance, which: MaintenanceOperation) -> str | None:
+def unfinished_run_id(instance: dg.DagsterInstance, which: MaintenanceOperation) -> str | None:
     """A queued or running run of the asset's job, if there is one."""
-    filters = RunsFilter(job_name=job_name(which), statuses=list(_UNFINISHED))
+    filters = dg.RunsFilter(job_name=job_name(which), statuses=list(_UNFINISHED))
     return next((record.dagster_run.run_id for record in instance.get_run_records(filters, limit=1)), None)
 
 
-def _build_schedule(which: MaintenanceOperation, job: Any, settings: ScheduleSettings) -> ScheduleDefinition:
-    def request_run(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
+def _build_schedule(which: MaintenanceOperation, job: Any, settings: ScheduleSettings) -> dg.ScheduleDefinition:
+    def request_run(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         if (run_id := unfinished_run_id(context.instance, which)) is not None:
-            return SkipReason(f"Run {run_id} of {job_name(which)} is still in progress.")
-        return RunRequest(run_key=context.scheduled_execution_time.isoformat())
+            return dg.SkipReason(f"Run {run_id} of {job_name(which)} is still in progress.")
+        return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat())
 
     try:
-        return ScheduleDefinition(
+        return dg.ScheduleDefinition(
             name=f"{GROUP}_{which}_schedule",
             job=job,
             cron_schedule=settings.cron,
             execution_timezone=settings.timezone,
-            default_status=DefaultScheduleStatus.RUNNING if settings.enabled else DefaultScheduleStatus.STOPPED,
+            default_status=dg.DefaultScheduleStatus.RUNNING if settings.enabled else dg.DefaultScheduleStatus.STOPPED,
             execution_fn=request_run,
             description=f"Materializes {maintenance_key(which).to_user_string()}, unless a run is in progress.",
         )
-    except DagsterInvalidDefinitionError as error:
+    except dg.DagsterInvalidDefinitionError as error:
         raise ValidationError(
             f"The schedule of {which} has cron '{settings.cron}', which is not valid. "
             "Write five fields, as in '0 3 * * *' for every day at three."
@@ -130,8 +113,8 @@ class LatestCheck:
 
 
 def build_compaction_sensor(
-    checks: Sequence[AssetCheckKey], job: Any, *, budget: MaintenanceBudget, settings: SensorSettings
-) -> SensorDefinition:
+    checks: Sequence[dg.AssetCheckKey], job: Any, *, budget: MaintenanceBudget, settings: SensorSettings
+) -> dg.SensorDefinition:
     """Build a sensor that requests compaction of exactly the tables that failed checks name.
 
     An episode begins with a failed check and ends with a passed one. Compaction is requested
@@ -145,7 +128,7 @@ def build_compaction_sensor(
         settings: How often it runs, and whether it runs by default.
     """
 
-    def evaluate(context: SensorEvaluationContext) -> SensorResult:
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         latest = list(_read_latest_checks(context.instance, checks))
         well = {each.check for each in latest if not each.needs_compaction}
         served = set(json.loads(context.cursor or "[]")) & {check.to_user_string() for check in checks} - well
@@ -155,14 +138,16 @@ def build_compaction_sensor(
         if (run_id := unfinished_run_id(context.instance, MaintenanceOperation.COMPACTION)) is not None:
             return _waits(f"Run {run_id} is already compacting tables.", served)
         chosen = choose(waiting, budget)
-        return SensorResult(run_requests=[_request(chosen)], cursor=_cursor(served | {each.check for each in chosen}))
+        return dg.SensorResult(
+            run_requests=[_request(chosen)], cursor=_cursor(served | {each.check for each in chosen})
+        )
 
-    return SensorDefinition(
+    return dg.SensorDefinition(
         name=SENSOR,
         evaluation_fn=evaluate,
         job=job,
         minimum_interval_seconds=settings.interval_seconds,
-        default_status=DefaultSensorStatus.RUNNING if settings.enabled else DefaultSensorStatus.STOPPED,
+        default_status=dg.DefaultSensorStatus.RUNNING if settings.enabled else dg.DefaultSensorStatus.STOPPED,
         description="Requests a compaction of tables whose health check failed, the largest savings first.",
     )
 
@@ -179,11 +164,11 @@ def choose(waiting: Sequence[LatestCheck], budget: MaintenanceBudget) -> list[La
     return chosen
 
 
-def _read_latest_checks(instance: DagsterInstance, checks: Sequence[AssetCheckKey]) -> Iterator[LatestCheck]:
+def _read_latest_checks(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> Iterator[LatestCheck]:
     for check in checks:
         record = instance.get_latest_asset_check_evaluation_record(check)
         evaluation = None if record is None else record.evaluation
-        if record is None or not isinstance(evaluation, AssetCheckEvaluation):
+        if record is None or not isinstance(evaluation, dg.AssetCheckEvaluation):
             # Never run, or being run right now: nothing new is known.
             continue
         said = {key: value.value for key, value in evaluation.metadata.items()}
@@ -207,19 +192,19 @@ def _read_latest_checks(instance: DagsterInstance, checks: Sequence[AssetCheckKe
         )
 
 
-def _request(chosen: Sequence[LatestCheck]) -> RunRequest:
+def _request(chosen: Sequence[LatestCheck]) -> dg.RunRequest:
     op = maintenance_key(MaintenanceOperation.COMPACTION).to_python_identifier()
     # The same evaluations never start two runs, even when the cursor is lost.
     evaluations = "\n".join(f"{each.check} {each.evaluation}" for each in chosen)
-    return RunRequest(
+    return dg.RunRequest(
         run_key=hashlib.sha256(evaluations.encode()).hexdigest(),
         run_config={"ops": {op: {"config": {"tables": [each.table for each in chosen]}}}},
         tags={"floe/cause": "iceberg_table_health"},
     )
 
 
-def _waits(reason: str, served: set[str]) -> SensorResult:
-    return SensorResult(skip_reason=reason, cursor=_cursor(served))
+def _waits(reason: str, served: set[str]) -> dg.SensorResult:
+    return dg.SensorResult(skip_reason=reason, cursor=_cursor(served))
 
 
 def _cursor(served: set[str]) -> str:

@@ -10,22 +10,7 @@ from textwrap import shorten
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from floe_dagster_iceberg.errors import (
-    CatalogAuthenticationError,
-    CatalogConnectionError,
-    CommitConflictError,
-    CommitOutcomeUnknownError,
-    EngineCapabilityError,
-    FloeStorageError,
-    IcebergError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    ScanError,
-    StaleTableMetadataError,
-    TableAlreadyExistsError,
-    ValidationError,
-    WriteError,
-)
+from floe_dagster_iceberg import errors
 from floe_dagster_iceberg.secrets import scrub_exception, scrub_text
 
 # By what the class names of requests, urllib3 and Python contain; the first that is found in the chain tells most.
@@ -158,45 +143,45 @@ _STORAGE_REFUSES = (errno.EACCES, errno.EPERM, errno.EROFS)
 _STORAGE_AWAY = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "REQUEST_TIMEOUT", "curlCode")
 
 
-def storage_failed(failed: ForeignError) -> FloeStorageError:
+def storage_failed(failed: ForeignError) -> errors.FloeStorageError:
     """Storage that is full, refuses, does not answer, or fails otherwise."""
     number, text = getattr(failed.error, "errno", None), str(failed.error)
     if number in _STORAGE_FULL or any(word in text for word in _STORAGE_FULL_WORDS):
-        return WriteError(
+        return errors.WriteError(
             f"The storage of {failed.subject} is full ({failed.reason}). Free some space, then run it again.",
             table=failed.table,
         )
     refused = number in _STORAGE_REFUSES or any(word in text for word in _STORAGE_REFUSES_WORDS)
     if refused or isinstance(failed.error, PermissionError):
-        return WriteError(
+        return errors.WriteError(
             f"The storage of {failed.subject} denied access ({failed.reason}). "
             "Check the permissions of the warehouse location and the storage credentials.",
             table=failed.table,
         )
     if any(word in text for word in _STORAGE_AWAY):
-        return CatalogConnectionError(failed.catalog, reason=f"its storage does not answer ({failed.reason})")
-    return IcebergError(f"The storage of {failed.subject} failed: {failed.reason}.", table=failed.table)
+        return errors.CatalogConnectionError(failed.catalog, reason=f"its storage does not answer ({failed.reason})")
+    return errors.IcebergError(f"The storage of {failed.subject} failed: {failed.reason}.", table=failed.table)
 
 
-def file_missing(failed: ForeignError) -> FloeStorageError:
+def file_missing(failed: ForeignError) -> errors.FloeStorageError:
     """A file of a table is not where it should be."""
     if failed.metadata_file is not None:
         return stale_metadata(failed)
-    return ScanError(
+    return errors.ScanError(
         f"A file of {failed.subject} is missing from storage ({failed.reason}). "
         "Restore it, or roll the table back to a snapshot that does not need it.",
         table=failed.table,
     )
 
 
-def stale_metadata(failed: ForeignError) -> FloeStorageError:
+def stale_metadata(failed: ForeignError) -> errors.FloeStorageError:
     """The metadata file that the catalog points to is missing, or is none."""
     missing = isinstance(failed.error, FileNotFoundError) or failed.status == HTTPStatus.NOT_FOUND
     reason = "the file is missing" if missing else "it is invalid"
-    return StaleTableMetadataError(failed.table, metadata_location=failed.metadata_file, reason=reason)
+    return errors.StaleTableMetadataError(failed.table, metadata_location=failed.metadata_file, reason=reason)
 
 
-Translation = Callable[[ForeignError], FloeStorageError]
+Translation = Callable[[ForeignError], errors.FloeStorageError]
 
 
 @contextmanager
@@ -210,7 +195,7 @@ def translate_errors(catalog: str, *, table: object = None, namespace: object = 
     """
     try:
         yield
-    except FloeStorageError:
+    except errors.FloeStorageError:
         raise
     # The dict decides what is foreign; what it does not know goes on unchanged.
     except BaseException as error:
@@ -221,62 +206,62 @@ def translate_errors(catalog: str, *, table: object = None, namespace: object = 
         raise translate(failed) from scrub_exception(error)
 
 
-def _connection_lost(failed: ForeignError) -> FloeStorageError:
-    return CatalogConnectionError(failed.catalog, reason=failed.reason)
+def _connection_lost(failed: ForeignError) -> errors.FloeStorageError:
+    return errors.CatalogConnectionError(failed.catalog, reason=failed.reason)
 
 
-def _refused_credentials(failed: ForeignError) -> FloeStorageError:
-    return CatalogAuthenticationError(failed.catalog, reason=failed.reason)
+def _refused_credentials(failed: ForeignError) -> errors.FloeStorageError:
+    return errors.CatalogAuthenticationError(failed.catalog, reason=failed.reason)
 
 
-def _conflict(failed: ForeignError) -> FloeStorageError:
+def _conflict(failed: ForeignError) -> errors.FloeStorageError:
     subject = failed.catalog if failed.table is None else failed.table
-    return CommitConflictError(subject, attempts=1, reason=failed.reason)
+    return errors.CommitConflictError(subject, attempts=1, reason=failed.reason)
 
 
-def _outcome_unknown(failed: ForeignError) -> FloeStorageError:
+def _outcome_unknown(failed: ForeignError) -> errors.FloeStorageError:
     subject = failed.catalog if failed.table is None else failed.table
-    return CommitOutcomeUnknownError(subject, snapshot_id=None, reason=failed.reason)
+    return errors.CommitOutcomeUnknownError(subject, snapshot_id=None, reason=failed.reason)
 
 
-def _no_such_table(failed: ForeignError) -> FloeStorageError:
+def _no_such_table(failed: ForeignError) -> errors.FloeStorageError:
     if failed.metadata_file is not None:
         # A server that has the table and not its metadata file says 404, too.
         return stale_metadata(failed)
-    return NoSuchTableError("(unnamed)" if failed.table is None else failed.table)
+    return errors.NoSuchTableError("(unnamed)" if failed.table is None else failed.table)
 
 
-def _no_such_namespace(failed: ForeignError) -> FloeStorageError:
+def _no_such_namespace(failed: ForeignError) -> errors.FloeStorageError:
     if failed.metadata_file is not None:
         return stale_metadata(failed)
-    return NoSuchNamespaceError(failed.namespace_name)
+    return errors.NoSuchNamespaceError(failed.namespace_name)
 
 
-def _table_exists(failed: ForeignError) -> FloeStorageError:
-    return TableAlreadyExistsError("(unnamed)" if failed.table is None else failed.table)
+def _table_exists(failed: ForeignError) -> errors.FloeStorageError:
+    return errors.TableAlreadyExistsError("(unnamed)" if failed.table is None else failed.table)
 
 
-def _refused(failed: ForeignError) -> FloeStorageError:
-    return ValidationError(f"The request for {failed.subject} was refused: {failed.reason}.", table=failed.table)
+def _refused(failed: ForeignError) -> errors.FloeStorageError:
+    return errors.ValidationError(f"The request for {failed.subject} was refused: {failed.reason}.", table=failed.table)
 
 
-def _namespace_exists(failed: ForeignError) -> FloeStorageError:
-    return ValidationError(
+def _namespace_exists(failed: ForeignError) -> errors.FloeStorageError:
+    return errors.ValidationError(
         f"Namespace '{failed.namespace_name}' already exists in catalog '{failed.catalog}'. Use it as it is."
     )
 
 
-def _namespace_not_empty(failed: ForeignError) -> FloeStorageError:
-    return ValidationError(
+def _namespace_not_empty(failed: ForeignError) -> errors.FloeStorageError:
+    return errors.ValidationError(
         f"Namespace '{failed.namespace_name}' of catalog '{failed.catalog}' still holds tables. Drop them first."
     )
 
 
-def _view_exists(failed: ForeignError) -> FloeStorageError:
-    return ValidationError(f"A view named like {failed.subject} already exists. Choose another name.")
+def _view_exists(failed: ForeignError) -> errors.FloeStorageError:
+    return errors.ValidationError(f"A view named like {failed.subject} already exists. Choose another name.")
 
 
-def _rest_error(failed: ForeignError) -> FloeStorageError:
+def _rest_error(failed: ForeignError) -> errors.FloeStorageError:
     # PyIceberg has no class of its own for most answers, so the status decides.
     if failed.status is None or failed.status >= 500:  # noqa: PLR2004 - the first status that blames the server
         return _server_failed(failed)
@@ -284,57 +269,59 @@ def _rest_error(failed: ForeignError) -> FloeStorageError:
         return _no_such_table(failed)
     if failed.status == HTTPStatus.NOT_FOUND and failed.namespace is not None:
         # PyIceberg knows the namespace itself to be missing by a class of its own; here it is one above.
-        return NoSuchNamespaceError(failed.namespace_name.rpartition(".")[0] or failed.namespace_name)
-    return ValidationError(
+        return errors.NoSuchNamespaceError(failed.namespace_name.rpartition(".")[0] or failed.namespace_name)
+    return errors.ValidationError(
         f"The request for {failed.subject} was refused: {failed.reason}. "
         "Check the catalog's URI and warehouse, and that the server supports this operation.",
         table=failed.table,
     )
 
 
-def _server_failed(failed: ForeignError) -> FloeStorageError:
+def _server_failed(failed: ForeignError) -> errors.FloeStorageError:
     return _connection_lost(failed) if failed.metadata_file is None else stale_metadata(failed)
 
 
-def _bad_metadata(failed: ForeignError) -> FloeStorageError:
+def _bad_metadata(failed: ForeignError) -> errors.FloeStorageError:
     # PyIceberg raises one class for a corrupt metadata file and for a schema that does not fit.
     if "TableMetadata" not in str(failed.error):
         return _refused(failed)
     return stale_metadata(failed)
 
 
-def _unreadable_response(failed: ForeignError) -> FloeStorageError:
+def _unreadable_response(failed: ForeignError) -> errors.FloeStorageError:
     title = getattr(failed.error, "title", "")
     if "Metadata" in title:
         return _bad_metadata(failed)
-    return CatalogConnectionError(
+    return errors.CatalogConnectionError(
         failed.catalog, reason=f"the answer is not what an Iceberg catalog sends ({title or 'unreadable JSON'})"
     )
 
 
-def _not_supported(failed: ForeignError) -> FloeStorageError:
-    return EngineCapabilityError(
+def _not_supported(failed: ForeignError) -> errors.FloeStorageError:
+    return errors.EngineCapabilityError(
         f"PyIceberg or {failed.subject} does not support this: {failed.reason}.", engine="pyiceberg", table=failed.table
     )
 
 
-def _not_installed(failed: ForeignError) -> FloeStorageError:
-    return ValidationError(
+def _not_installed(failed: ForeignError) -> errors.FloeStorageError:
+    return errors.ValidationError(
         f"A library that {failed.subject} needs is not installed: {failed.reason}. "
         "Install the extra of floe-dagster-iceberg for this catalog or storage."
     )
 
 
-def _database_failed(failed: ForeignError) -> FloeStorageError:
+def _database_failed(failed: ForeignError) -> errors.FloeStorageError:
     text = str(getattr(failed.error, "orig", failed.error)).lower()
     if "authentication failed" in text or "no password supplied" in text:
         return _refused_credentials(failed)
     return _connection_lost(failed)
 
 
-def _database_conflict(failed: ForeignError) -> FloeStorageError:
+def _database_conflict(failed: ForeignError) -> errors.FloeStorageError:
     subject = failed.catalog if failed.table is None else failed.table
-    return CommitConflictError(subject, attempts=1, reason="another process made the same change at the same time")
+    return errors.CommitConflictError(
+        subject, attempts=1, reason="another process made the same change at the same time"
+    )
 
 
 # Names, not classes: importing requests and SQLAlchemy here would cost every code location half a second.

@@ -10,13 +10,7 @@ from typing import Final
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, QueryContextType
 
-from floe_dagster_iceberg.errors import (
-    CatalogAuthenticationError,
-    CatalogConnectionError,
-    EngineCapabilityError,
-    FloeStorageError,
-    WriteError,
-)
+from floe_dagster_iceberg import errors
 from floe_dagster_iceberg.secrets import LEFT_OUT
 from floe_dagster_iceberg.spark.environment import JARS_VARIABLE
 from floe_dagster_iceberg.spark.row_scope import ROW_OUTSIDE_PARTITION
@@ -174,34 +168,34 @@ def kind_of(error: BaseException) -> Failure:
     return next((kind for kind, words in _WORDS if any(word in said for word in words)), Failure.OTHER)
 
 
-def to_error(error: BaseException, *, catalog: str, table: object) -> FloeStorageError:
+def to_error(error: BaseException, *, catalog: str, table: object) -> errors.FloeStorageError:
     """The error of this package for a failed write that changed nothing."""
     kind, name = kind_of(error), name_of(error)
     match kind:
         case Failure.NO_ACCESS:
-            return CatalogAuthenticationError(catalog, reason=f"Spark was refused ({name})")
+            return errors.CatalogAuthenticationError(catalog, reason=f"Spark was refused ({name})")
         case Failure.NO_CATALOG:
-            return CatalogConnectionError(catalog, reason=f"Spark got no answer ({name})")
+            return errors.CatalogConnectionError(catalog, reason=f"Spark got no answer ({name})")
         case Failure.STORAGE_REFUSES:
-            return WriteError(
+            return errors.WriteError(
                 f"The storage of '{table}' denied access to Spark ({name}). "
                 "Check the permissions of the warehouse location and the storage credentials.",
                 table=table,
             )
         case Failure.STORAGE_FULL:
-            return WriteError(
+            return errors.WriteError(
                 f"The storage of '{table}' is full, says Spark ({name}). Free some space, then run it again.",
                 table=table,
             )
         case Failure.NO_RUNTIME:
-            return EngineCapabilityError(
+            return errors.EngineCapabilityError(
                 "Spark runs without the Iceberg runtime. Let IcebergSparkResource start it, put the jar on its class "
                 f"path, or set {JARS_VARIABLE}.",
                 engine="spark",
                 table=table,
             )
         case _:
-            return WriteError(
+            return errors.WriteError(
                 f"Spark could not write the rows of '{table}' ({name}). The table holds what it held before; "
                 "the cause below says where the frame or the storage failed.",
                 table=table,

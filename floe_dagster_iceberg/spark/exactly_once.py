@@ -14,13 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame
 
-from floe_dagster_iceberg.errors import (
-    CommitConflictError,
-    CommitOutcomeUnknownError,
-    FloeStorageError,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-)
+from floe_dagster_iceberg import errors
 from floe_dagster_iceberg.models import SnapshotInfo
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, shown, to_error
@@ -52,7 +46,7 @@ def write_frame_once(catalog: Catalog, frame: DataFrame, write: TableWrite, budg
         for _ in range(budget.retries):
             try:
                 return _write(catalog, frame, write, budget)
-            except NoSuchTableError:
+            except errors.NoSuchTableError:
                 if not write.create:
                     raise
                 # Another process created the table, failed, and took it away under our hands.
@@ -66,7 +60,7 @@ def _write(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: Commit
     table, columns = load_table_or_none(catalog, write.table), to_arrow_schema(frame.schema)
     write = replace(write, sort_by=sort_columns(columns, write, table))
     if table is None and not write.create:
-        raise NoSuchTableError(write.table)
+        raise errors.NoSuchTableError(write.table)
     if table is not None:
         return already_written(table, write) or FrameWrite(table, frame, write, budget).run()
     creation = _Creation(catalog, columns, write)
@@ -74,7 +68,7 @@ def _write(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: Commit
     try:
         result = already_written(table, write) or FrameWrite(table, frame, write, budget).run()
         return replace(result, created=creation.is_ours and not result.deduplicated)
-    except CommitOutcomeUnknownError:
+    except errors.CommitOutcomeUnknownError:
         raise
     except BaseException:
         creation.undo()
@@ -102,7 +96,7 @@ class _Creation:
         try:
             with translate_errors(self._catalog.name, table=self.name):
                 table = self._transaction.commit_once()
-        except (TableAlreadyExistsError, CommitConflictError):
+        except (errors.TableAlreadyExistsError, errors.CommitConflictError):
             existing = load_table_or_none(self._catalog, self.name)
             if existing is None:
                 raise
@@ -125,7 +119,7 @@ class _Creation:
                 files = self._list_files() - self._files_before
                 self._catalog.drop_table(self.name.as_tuple)
                 delete_many(table.io, sorted(files))
-        except FloeStorageError:
+        except errors.FloeStorageError:
             # What failed before is what matters; an empty table is in nobody's way.
             return
 

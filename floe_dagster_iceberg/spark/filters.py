@@ -11,26 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from pyiceberg import types as iceberg
 from pyiceberg.expressions import BooleanExpression, BoundTerm
 from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, bind, visit
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    UUIDType,
-)
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.spark.types import quote, to_spark_type
@@ -120,7 +104,7 @@ class _ToCondition(BoundBooleanExpressionVisitor[str]):
         return quote(*self._paths[term.ref().field.field_id])
 
     def _unless_nan(self, term: BoundTerm, comparison: str) -> str:
-        if not isinstance(term.ref().field.field_type, FloatType | DoubleType):
+        if not isinstance(term.ref().field.field_type, iceberg.FloatType | iceberg.DoubleType):
             return comparison
         return f"({comparison} AND NOT isnan({self._column(term)}))"
 
@@ -132,7 +116,7 @@ class _ToCondition(BoundBooleanExpressionVisitor[str]):
         return to_sql_literal(getattr(literal, "value", literal), term.ref().field.field_type)
 
 
-def to_sql_literal(value: Any, column_type: IcebergType) -> str:
+def to_sql_literal(value: Any, column_type: iceberg.IcebergType) -> str:
     """A value of a column, as Iceberg keeps it, written so that Spark reads the same value of the same type.
 
     Raises:
@@ -163,30 +147,30 @@ def column_paths(schema: Schema) -> dict[int, tuple[str, ...]]:
     return dict(_paths(schema.as_struct(), ()))
 
 
-def _paths(struct: StructType, parent: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _paths(struct: iceberg.StructType, parent: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
     for field in struct.fields:
         path = (*parent, field.name)
         yield field.field_id, path
-        if isinstance(field.field_type, StructType):
+        if isinstance(field.field_type, iceberg.StructType):
             yield from _paths(field.field_type, path)
 
 
-def _number(value: Any, column_type: IcebergType) -> str:
+def _number(value: Any, column_type: iceberg.IcebergType) -> str:
     return f"CAST('{value}' AS {to_spark_type(column_type)})"
 
 
-_WRITERS: Final[Mapping[type[IcebergType], Callable[[Any, IcebergType], str]]] = {
-    BooleanType: lambda value, _: "TRUE" if value else "FALSE",
-    IntegerType: _number,
-    LongType: _number,
-    FloatType: _number,
-    DoubleType: _number,
-    DecimalType: _number,
-    DateType: lambda value, _: f"CAST('{_EPOCH.date() + timedelta(days=value)}' AS DATE)",
-    TimestampType: lambda value, _: f"CAST('{_timestamp(value)}' AS TIMESTAMP_NTZ)",
-    TimestamptzType: lambda value, _: f"CAST('{_timestamp(value)}Z' AS TIMESTAMP)",
-    StringType: lambda value, _: _text(value),
-    UUIDType: lambda value, _: _text(str(UUID(bytes=value) if isinstance(value, bytes) else value)),
-    BinaryType: lambda value, _: f"X'{bytes(value).hex()}'",
-    FixedType: lambda value, _: f"X'{bytes(value).hex()}'",
+_WRITERS: Final[Mapping[type[iceberg.IcebergType], Callable[[Any, iceberg.IcebergType], str]]] = {
+    iceberg.BooleanType: lambda value, _: "TRUE" if value else "FALSE",
+    iceberg.IntegerType: _number,
+    iceberg.LongType: _number,
+    iceberg.FloatType: _number,
+    iceberg.DoubleType: _number,
+    iceberg.DecimalType: _number,
+    iceberg.DateType: lambda value, _: f"CAST('{_EPOCH.date() + timedelta(days=value)}' AS DATE)",
+    iceberg.TimestampType: lambda value, _: f"CAST('{_timestamp(value)}' AS TIMESTAMP_NTZ)",
+    iceberg.TimestamptzType: lambda value, _: f"CAST('{_timestamp(value)}Z' AS TIMESTAMP)",
+    iceberg.StringType: lambda value, _: _text(value),
+    iceberg.UUIDType: lambda value, _: _text(str(UUID(bytes=value) if isinstance(value, bytes) else value)),
+    iceberg.BinaryType: lambda value, _: f"X'{bytes(value).hex()}'",
+    iceberg.FixedType: lambda value, _: f"X'{bytes(value).hex()}'",
 }

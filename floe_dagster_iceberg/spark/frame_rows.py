@@ -5,27 +5,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    UUIDType,
-)
 from pyspark.sql import Column, DataFrame, functions as F, types as spark  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.models import WriteMode
@@ -62,20 +44,20 @@ def check_frame_keys(table: str, frame: DataFrame, keys: Sequence[str]) -> None:
 
 
 # Any value that is not NULL; it is never reached.
-_NEVER_USED: Final[Mapping[type[IcebergType], Any]] = {
-    BooleanType: False,
-    IntegerType: 0,
-    LongType: 0,
-    FloatType: 0,
-    DoubleType: 0,
-    DecimalType: 0,
-    DateType: "1970-01-01",
-    TimestampType: "1970-01-01",
-    TimestamptzType: "1970-01-01",
-    StringType: "",
-    UUIDType: "",
-    BinaryType: "",
-    FixedType: "",
+_NEVER_USED: Final[Mapping[type[iceberg.IcebergType], Any]] = {
+    iceberg.BooleanType: False,
+    iceberg.IntegerType: 0,
+    iceberg.LongType: 0,
+    iceberg.FloatType: 0,
+    iceberg.DoubleType: 0,
+    iceberg.DecimalType: 0,
+    iceberg.DateType: "1970-01-01",
+    iceberg.TimestampType: "1970-01-01",
+    iceberg.TimestamptzType: "1970-01-01",
+    iceberg.StringType: "",
+    iceberg.UUIDType: "",
+    iceberg.BinaryType: "",
+    iceberg.FixedType: "",
 }
 
 
@@ -112,23 +94,23 @@ def nullable_but_required(frame: DataFrame, schema: Schema) -> list[str]:
     ]
 
 
-def _conform(column: Column, have: spark.DataType | None, want: IcebergType) -> Column:
+def _conform(column: Column, have: spark.DataType | None, want: iceberg.IcebergType) -> Column:
     if have is None or isinstance(have, spark.NullType):
         return F.lit(None).cast(to_spark_type(want))
     if _ddl(have.simpleString()) == _ddl(to_spark_type(want)):
         return column
     match have, want:
-        case spark.StructType(), StructType():
+        case spark.StructType(), iceberg.StructType():
             return _conform_struct(column, have, want)
-        case spark.ArrayType(), ListType():
+        case spark.ArrayType(), iceberg.ListType():
             return F.transform(column, lambda element: _conform(element, have.elementType, want.element_type))
-        case spark.MapType(), MapType():
+        case spark.MapType(), iceberg.MapType():
             return F.transform_values(column, lambda _, value: _conform(value, have.valueType, want.value_type))
         case _:
             return column.cast(to_spark_type(want))
 
 
-def _conform_struct(column: Column, have: spark.StructType, want: StructType) -> Column:
+def _conform_struct(column: Column, have: spark.StructType, want: iceberg.StructType) -> Column:
     inner = {field.name: field.dataType for field in have.fields}
     fields = [
         _conform(column.getField(field.name), inner.get(field.name), field.field_type).alias(field.name)

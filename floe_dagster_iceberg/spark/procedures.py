@@ -14,14 +14,7 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.schema import Schema
 from pyspark.sql import Column, SparkSession, functions as sf
 
-from floe_dagster_iceberg.errors import (
-    CommitConflictError,
-    CommitOutcomeUnknownError,
-    CompactionError,
-    FloeStorageError,
-    IcebergError,
-    NoSuchTableError,
-)
+from floe_dagster_iceberg import errors
 from floe_dagster_iceberg.models import (
     CompactionPolicy,
     CompactionStrategyType,
@@ -220,21 +213,21 @@ def _options(options: Mapping[str, object]) -> Column:
 
 def _translate_errors(
     error: BaseException, procedure: str, *, catalog: str, table: TableIdentifier
-) -> FloeStorageError:
+) -> errors.FloeStorageError:
     match kind_of(error):
         case Failure.ROWS_CHANGED | Failure.COMMIT_LOST:
-            return CommitConflictError(
+            return errors.CommitConflictError(
                 table, attempts=1, reason="another writer changed files that were being rewritten"
             )
         case Failure.OUTCOME_UNKNOWN:
-            return CommitOutcomeUnknownError(table, snapshot_id=None, reason=f"{procedure}: {name_of(error)}")
+            return errors.CommitOutcomeUnknownError(table, snapshot_id=None, reason=f"{procedure}: {name_of(error)}")
         case Failure.TABLE_GONE:
-            return NoSuchTableError(table)
+            return errors.NoSuchTableError(table)
         case Failure.NO_ACCESS | Failure.NO_CATALOG | Failure.NO_RUNTIME:
             return to_error(error, catalog=catalog, table=table)
     if _STILL_REFERENCED in str(error):
-        return CommitConflictError(table, attempts=1, reason="an expiring snapshot got a branch or tag")
-    error_type = CompactionError if procedure in _REWRITES else IcebergError
+        return errors.CommitConflictError(table, attempts=1, reason="an expiring snapshot got a branch or tag")
+    error_type = errors.CompactionError if procedure in _REWRITES else errors.IcebergError
     return error_type(
         f"Spark's procedure {procedure} failed for '{table}' ({name_of(error)}). The cause below says why; "
         "what it committed before stays.",

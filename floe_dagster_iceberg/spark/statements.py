@@ -7,19 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pyiceberg import transforms
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    TruncateTransform,
-    YearTransform,
-)
 from pyspark.sql import Column, DataFrame, DataFrameWriterV2, SparkSession, functions as F  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.models import TableIdentifier
@@ -160,13 +152,18 @@ def _stamped(session: SparkSession, properties: Mapping[str, str]) -> Iterator[N
 def _partition_value(field: PartitionField, column: str, catalog: str) -> Column:
     system = quote(catalog, "system")
     match field.transform:
-        case IdentityTransform():
+        case transforms.IdentityTransform():
             return F.expr(column)
-        case YearTransform() | MonthTransform() | DayTransform() | HourTransform():
+        case (
+            transforms.YearTransform()
+            | transforms.MonthTransform()
+            | transforms.DayTransform()
+            | transforms.HourTransform()
+        ):
             return F.expr(f"{system}.{field.transform}s({column})")
-        case BucketTransform():
+        case transforms.BucketTransform():
             return F.expr(f"{system}.bucket({field.transform.num_buckets}, {column})")
-        case TruncateTransform():
+        case transforms.TruncateTransform():
             return F.expr(f"{system}.truncate({field.transform.width}, {column})")
         case _:
             # A transform that was removed from the spec: all rows have the same value.

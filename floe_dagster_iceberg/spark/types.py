@@ -4,28 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    UUIDType,
-)
 from pyspark.sql import types as spark
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
@@ -67,19 +48,19 @@ _TO_ARROW: Final[Mapping[type[spark.DataType], pa.DataType]] = {
 }
 
 
-_TO_SPARK: Final[Mapping[type[IcebergType], str]] = {
-    BooleanType: "BOOLEAN",
-    IntegerType: "INT",
-    LongType: "BIGINT",
-    FloatType: "FLOAT",
-    DoubleType: "DOUBLE",
-    DateType: "DATE",
-    TimestampType: "TIMESTAMP_NTZ",
-    TimestamptzType: "TIMESTAMP",
-    StringType: "STRING",
-    UUIDType: "STRING",
-    BinaryType: "BINARY",
-    FixedType: "BINARY",
+_TO_SPARK: Final[Mapping[type[iceberg.IcebergType], str]] = {
+    iceberg.BooleanType: "BOOLEAN",
+    iceberg.IntegerType: "INT",
+    iceberg.LongType: "BIGINT",
+    iceberg.FloatType: "FLOAT",
+    iceberg.DoubleType: "DOUBLE",
+    iceberg.DateType: "DATE",
+    iceberg.TimestampType: "TIMESTAMP_NTZ",
+    iceberg.TimestamptzType: "TIMESTAMP",
+    iceberg.StringType: "STRING",
+    iceberg.UUIDType: "STRING",
+    iceberg.BinaryType: "BINARY",
+    iceberg.FixedType: "BINARY",
 }
 
 
@@ -100,7 +81,7 @@ def to_arrow_schema(schema: spark.StructType, table: Schema | None = None) -> pa
     return to_storable_schema(pa.schema(_to_fields(schema, None if table is None else table.as_struct(), "")))
 
 
-def _to_fields(schema: spark.StructType, like: StructType | None, parent: str) -> list[pa.Field]:
+def _to_fields(schema: spark.StructType, like: iceberg.StructType | None, parent: str) -> list[pa.Field]:
     known = {} if like is None else {field.name: field.field_type for field in like.fields}
     return [
         pa.field(
@@ -115,11 +96,11 @@ def _doc(field: spark.StructField) -> dict[str, str] | None:
     return {"doc": comment} if comment else None
 
 
-def _to_arrow(kind: spark.DataType, like: IcebergType | None, path: str) -> pa.DataType:
+def _to_arrow(kind: spark.DataType, like: iceberg.IcebergType | None, path: str) -> pa.DataType:
     match kind, like:
-        case spark.StringType(), UUIDType():
+        case spark.StringType(), iceberg.UUIDType():
             return pa.uuid()
-        case spark.BinaryType(), FixedType():
+        case spark.BinaryType(), iceberg.FixedType():
             return pa.binary(len(like))
         case spark.DecimalType(), _:
             return pa.decimal128(kind.precision, kind.scale)
@@ -133,31 +114,31 @@ def _to_arrow(kind: spark.DataType, like: IcebergType | None, path: str) -> pa.D
 
 
 def _to_nested_arrow(
-    kind: spark.StructType | spark.ArrayType | spark.MapType, like: IcebergType | None, path: str
+    kind: spark.StructType | spark.ArrayType | spark.MapType, like: iceberg.IcebergType | None, path: str
 ) -> pa.DataType:
     if isinstance(kind, spark.StructType):
-        return pa.struct(_to_fields(kind, like if isinstance(like, StructType) else None, f"{path}."))
+        return pa.struct(_to_fields(kind, like if isinstance(like, iceberg.StructType) else None, f"{path}."))
     if isinstance(kind, spark.ArrayType):
-        element = like.element_type if isinstance(like, ListType) else None
+        element = like.element_type if isinstance(like, iceberg.ListType) else None
         return pa.list_(_to_arrow(kind.elementType, element, f"{path}.element"))
-    key, value = (like.key_type, like.value_type) if isinstance(like, MapType) else (None, None)
+    key, value = (like.key_type, like.value_type) if isinstance(like, iceberg.MapType) else (None, None)
     return pa.map_(_to_arrow(kind.keyType, key, f"{path}.key"), _to_arrow(kind.valueType, value, f"{path}.value"))
 
 
-def to_spark_type(kind: IcebergType) -> str:
+def to_spark_type(kind: iceberg.IcebergType) -> str:
     """The type that Spark reads an Iceberg column as, as DDL.
 
     Raises:
         EngineCapabilityError: Spark does not know it.
     """
     match kind:
-        case DecimalType():
+        case iceberg.DecimalType():
             return f"DECIMAL({kind.precision}, {kind.scale})"
-        case StructType():
+        case iceberg.StructType():
             return f"STRUCT<{', '.join(map(_to_spark_field, kind.fields))}>"
-        case ListType():
+        case iceberg.ListType():
             return f"ARRAY<{to_spark_type(kind.element_type)}>"
-        case MapType():
+        case iceberg.MapType():
             return f"MAP<{to_spark_type(kind.key_type)}, {to_spark_type(kind.value_type)}>"
     if (found := _TO_SPARK.get(type(kind))) is None:
         raise EngineCapabilityError(
@@ -175,5 +156,5 @@ def to_spark_schema(schema: Schema) -> str:
     return ", ".join(f"{quote(field.name)} {to_spark_type(field.field_type)}" for field in schema.fields)
 
 
-def _to_spark_field(field: NestedField) -> str:
+def _to_spark_field(field: iceberg.NestedField) -> str:
     return f"{quote(field.name)}: {to_spark_type(field.field_type)}"

@@ -10,14 +10,8 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import DataFrame
 
+from floe_dagster_iceberg import errors
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
-from floe_dagster_iceberg.errors import (
-    CatalogConnectionError,
-    CommitConflictError,
-    CommitOutcomeUnknownError,
-    FloeStorageError,
-    NoSuchTableError,
-)
 from floe_dagster_iceberg.models import SnapshotInfo, WriteMode
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.spark import statements
@@ -66,7 +60,7 @@ class FrameWrite:
                 self._attempts += 1
                 if (written := self._attempt()) is not None:
                     return written
-        except CommitOutcomeUnknownError:
+        except errors.CommitOutcomeUnknownError:
             raise
         except BaseException:
             if new_branch:
@@ -135,7 +129,7 @@ class FrameWrite:
         else:
             snapshot = self._find()
         if snapshot is None:
-            raise CommitOutcomeUnknownError(self._name, snapshot_id=None, reason="Spark reported success")
+            raise errors.CommitOutcomeUnknownError(self._name, snapshot_id=None, reason="Spark reported success")
         return self._report(snapshot, rows)
 
     def _move(self, rows: FrameRows) -> None:
@@ -180,7 +174,7 @@ class FrameWrite:
         head = head_of(self._table.metadata, self._write.branch, self._name)
         if head is None or rows_changed(self._table, base, head, rows.where):
             reason = Failure.ROWS_CHANGED.value
-            raise CommitConflictError(self._name, attempts=self._attempts, reason=reason)
+            raise errors.CommitConflictError(self._name, attempts=self._attempts, reason=reason)
 
     def _recover(self, kind: Failure, error: BaseException, rows: FrameRows) -> None:
         """Prepare for another attempt, or raise."""
@@ -195,18 +189,22 @@ class FrameWrite:
                 self._wait_for_another_attempt(kind, error)
             case Failure.ROWS_CHANGED:
                 count_conflict(self._name, engine="spark")
-                raise CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from shown(error)
+                raise errors.CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from shown(
+                    error
+                )
             case Failure.OUTCOME_UNKNOWN:
-                raise CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=name_of(error)) from shown(error)
+                raise errors.CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=name_of(error)) from shown(
+                    error
+                )
             case Failure.TABLE_GONE:
-                raise NoSuchTableError(self._write.table) from shown(error)
+                raise errors.NoSuchTableError(self._write.table) from shown(error)
             case _:
                 raise to_error(error, catalog=self._table.catalog.name, table=self._name) from shown(error)
 
     def _wait_for_another_attempt(self, kind: Failure, error: BaseException | None = None) -> None:
         count_conflict(self._name, engine="spark")
         if self._attempts > self._budget.retries:
-            raise CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from shown(error)
+            raise errors.CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from shown(error)
         count_retry(self._name, engine="spark")
         time.sleep(self._budget.wait_seconds(self._attempts))
 
@@ -222,10 +220,12 @@ class FrameWrite:
             looks += 1
             try:
                 snapshot = self._find()
-            except CatalogConnectionError as gone:
+            except errors.CatalogConnectionError as gone:
                 if kind is not Failure.OUTCOME_UNKNOWN:
                     raise
-                raise CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=gone.reason) from shown(error)
+                raise errors.CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=gone.reason) from shown(
+                    error
+                )
             if snapshot is not None or time.monotonic() >= until:
                 return snapshot
             time.sleep(self._budget.wait_seconds(looks))
@@ -258,6 +258,6 @@ class FrameWrite:
                 commit(
                     self._table, lambda transaction: remove_ref(transaction, self._name, branch), budget=self._budget
                 )
-        except FloeStorageError:
+        except errors.FloeStorageError:
             # What failed before is what matters; the branch shows what main shows.
             return

@@ -17,7 +17,7 @@ _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 
 _meter = metrics.get_meter(attrs.SCOPE)
 _operations = _meter.create_counter("iceberg.operations", description="Operations on tables, by name and status.")
-_errors = _meter.create_counter("iceberg.errors", description="ForeignError operations, by name and error type.")
+_errors = _meter.create_counter("iceberg.errors", description="Failed operations, by name and error type.")
 _durations = _meter.create_histogram(
     "iceberg.operation.duration",
     unit="s",

@@ -20,17 +20,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from floe_dagster_iceberg import errors
 from floe_dagster_iceberg._pyiceberg.transaction import CreateTransaction, TableTransaction
-from floe_dagster_iceberg.errors import (
-    CatalogAuthenticationError,
-    CatalogConnectionError,
-    CommitConflictError,
-    CommitOutcomeUnknownError,
-    FloeStorageError,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-    ValidationError,
-)
 from floe_dagster_iceberg.models import IcebergTableManagerConfig, TableIdentifier
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.names import table_name
@@ -47,10 +38,10 @@ _ENGINE = "pyiceberg"
 
 
 # A server calls a request invalid, too, that became so by what others did meanwhile: expired what it refers to.
-_REFUSALS = (CommitConflictError, TableAlreadyExistsError, ValidationError)
+_REFUSALS = (errors.CommitConflictError, errors.TableAlreadyExistsError, errors.ValidationError)
 
 
-_NO_RESPONSE = (CommitOutcomeUnknownError, CatalogConnectionError)
+_NO_RESPONSE = (errors.CommitOutcomeUnknownError, errors.CatalogConnectionError)
 
 
 @dataclass(frozen=True)
@@ -132,7 +123,7 @@ def load_table_or_none(catalog: Catalog, identifier: TableIdentifier) -> Table |
     try:
         with translate_errors(catalog.name, table=identifier):
             return catalog.load_table(identifier.as_tuple)
-    except NoSuchTableError:
+    except errors.NoSuchTableError:
         return None
 
 
@@ -210,7 +201,7 @@ def _commit(
             return Committed(table, attempts, landed is not None and landed.manifest_list in sent)
         spent = not budget.allows(attempts, waited)
         unchanged = planned_on == (None if table is None else table.metadata_location)
-        if isinstance(result, ValidationError | TableAlreadyExistsError) and (spent or unchanged):
+        if isinstance(result, errors.ValidationError | errors.TableAlreadyExistsError) and (spent or unchanged):
             with _outcome_unknown(name, snapshot_id) if response_lost else nullcontext():
                 raise result
         if spent:
@@ -224,21 +215,21 @@ def _outcome_unknown(name: str, snapshot_id: int | None) -> Iterator[None]:
     """Whatever keeps an attempt from being made: an earlier one may still land, unless the branch has moved."""
     try:
         yield
-    except CommitConflictError:
+    except errors.CommitConflictError:
         raise
-    except FloeStorageError as error:
-        raise CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=type(error).__name__) from error
+    except errors.FloeStorageError as error:
+        raise errors.CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=type(error).__name__) from error
 
 
 def _attempt(
     transaction: TableTransaction | CreateTransaction, stage: Callable[[Any], None], name: str
-) -> Table | FloeStorageError:
+) -> Table | errors.FloeStorageError:
     """Plan and send once; returns the failure when another attempt may help, raises when none will."""
     try:
         stage(transaction)
     except BaseException as error:
         transaction.discard_metadata_files()
-        if isinstance(error, CommitConflictError):
+        if isinstance(error, errors.CommitConflictError):
             count_conflict(name, engine=_ENGINE)
         raise
     table = transaction.table
@@ -252,10 +243,10 @@ def _attempt(
             return table
     except (*_REFUSALS, *_NO_RESPONSE) as failure:
         # The manifests stay for now: they belong to the table if the commit landed after all.
-        if isinstance(failure, CommitConflictError):
+        if isinstance(failure, errors.CommitConflictError):
             count_conflict(name, engine=_ENGINE)
         return failure
-    except FloeStorageError:
+    except errors.FloeStorageError:
         transaction.discard_metadata_files()
         raise
 
@@ -273,14 +264,14 @@ def refresh(table: Table) -> None:
     except ValueError as error:
         if "UUID does not match" not in str(error):
             raise
-        raise CommitConflictError(name, attempts=1, reason="it was dropped and created again") from error
+        raise errors.CommitConflictError(name, attempts=1, reason="it was dropped and created again") from error
 
 
 def _look(
     target: Table | NewTable,
     transaction: TableTransaction | CreateTransaction,
     snapshot_id: int | None,
-    failure: FloeStorageError,
+    failure: errors.FloeStorageError,
 ) -> tuple[Table | None, Snapshot | None]:
     """The table and the snapshot, if they exist despite the failure; what a refused attempt wrote is deleted."""
     refused = isinstance(failure, _REFUSALS)
@@ -291,14 +282,16 @@ def _look(
             table = target
         else:
             table = load_table_or_none(target.catalog, target.identifier)
-    except FloeStorageError as gone:
-        away = isinstance(gone, CatalogConnectionError | CatalogAuthenticationError)
+    except errors.FloeStorageError as gone:
+        away = isinstance(gone, errors.CatalogConnectionError | errors.CatalogAuthenticationError)
         if refused and isinstance(target, Table) and (snapshot_id is None or not away):
             transaction.discard_metadata_files()
             raise
         # Whatever keeps us from looking, a token that expired for instance: the commit may have landed.
         reason = gone.details.get("reason", type(gone).__name__)
-        raise CommitOutcomeUnknownError(table_name(target), snapshot_id=snapshot_id, reason=str(reason)) from failure
+        raise errors.CommitOutcomeUnknownError(
+            table_name(target), snapshot_id=snapshot_id, reason=str(reason)
+        ) from failure
     landed = None if table is None or snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id)
     if refused and (landed is None or landed.manifest_list not in transaction.manifest_lists):
         transaction.discard_metadata_files()
@@ -306,12 +299,12 @@ def _look(
 
 
 def _exhausted(
-    name: str, attempts: int, snapshot_id: int | None, failure: FloeStorageError, *, refused: bool
-) -> FloeStorageError:
-    if refused and isinstance(failure, CommitConflictError):
-        return CommitConflictError(name, attempts=attempts, reason=failure.reason)
+    name: str, attempts: int, snapshot_id: int | None, failure: errors.FloeStorageError, *, refused: bool
+) -> errors.FloeStorageError:
+    if refused and isinstance(failure, errors.CommitConflictError):
+        return errors.CommitConflictError(name, attempts=attempts, reason=failure.reason)
     reason = failure.details.get("reason", "no response")
-    return CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=str(reason))
+    return errors.CommitOutcomeUnknownError(name, snapshot_id=snapshot_id, reason=str(reason))
 
 
 def snapshot_id_for(key: str | None, metadata: TableMetadata | None) -> int:

@@ -9,34 +9,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    Or,
-    Reference,
-)
+from pyiceberg import expressions as expr, types as iceberg
 from pyiceberg.expressions.visitors import IN_PREDICATE_LIMIT
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BooleanType,
-    DateType,
-    DecimalType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    NestedField,
-    StringType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    UUIDType,
-)
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import Constraint, PartitionSlice
@@ -56,7 +31,7 @@ COLUMN_HINT = (
 )
 
 
-def find_column(schema: Schema, name: str) -> NestedField:
+def find_column(schema: Schema, name: str) -> iceberg.NestedField:
     """The column of that name; fields of structs are reached by dots.
 
     Raises:
@@ -126,7 +101,7 @@ class SliceMembership:
 
 def to_expression(
     rows: PartitionSlice, schema: Schema, *, naive_timezone: str = DEFAULT_NAIVE_TIMEZONE
-) -> BooleanExpression:
+) -> expr.BooleanExpression:
     """Return the filter that selects exactly the slice's rows from a table with this schema.
 
     Args:
@@ -137,11 +112,11 @@ def to_expression(
     Raises:
         ValidationError: A column is missing, or its type cannot tell the partitions apart.
     """
-    any_of: list[BooleanExpression] = []
+    any_of: list[expr.BooleanExpression] = []
     for conjunction in rows.any_of:
-        met: BooleanExpression = AlwaysTrue()
+        met: expr.BooleanExpression = expr.AlwaysTrue()
         for constraint in conjunction:
-            met = And(met, _to_predicate(constraint, schema, naive_timezone))
+            met = expr.And(met, _to_predicate(constraint, schema, naive_timezone))
         any_of.append(met)
     return _any_of(any_of)
 
@@ -176,25 +151,25 @@ def match_rows(
     )
 
 
-def _to_predicate(constraint: Constraint, schema: Schema, naive_timezone: str) -> BooleanExpression:
+def _to_predicate(constraint: Constraint, schema: Schema, naive_timezone: str) -> expr.BooleanExpression:
     field = find_column(schema, constraint.column)
-    reference, column_type = Reference(constraint.column), field.field_type
+    reference, column_type = expr.Reference(constraint.column), field.field_type
     match to_typed(constraint, column_type, naive_timezone=naive_timezone):
         case Bounds(lower, upper):
-            return And(
-                GreaterThanOrEqual(term=reference, value=to_literal(lower, column_type)),
-                LessThan(term=reference, value=to_literal(upper, column_type)),
+            return expr.And(
+                expr.GreaterThanOrEqual(term=reference, value=to_literal(lower, column_type)),
+                expr.LessThan(term=reference, value=to_literal(upper, column_type)),
             )
         case Values(values):
             literals = [to_literal(value, column_type) for value in values]
             # PyIceberg stops pruning files by sets larger than this; several smaller ones keep it going.
             starts = range(0, len(literals), IN_PREDICATE_LIMIT)
             chunks = (set(literals[start : start + IN_PREDICATE_LIMIT]) for start in starts)
-            return _any_of([In(term=reference, literals=chunk) for chunk in chunks])
+            return _any_of([expr.In(term=reference, literals=chunk) for chunk in chunks])
 
 
-def _any_of(expressions: list[BooleanExpression]) -> BooleanExpression:
-    return Or(*expressions) if len(expressions) > 1 else next(iter(expressions), AlwaysFalse())
+def _any_of(expressions: list[expr.BooleanExpression]) -> expr.BooleanExpression:
+    return expr.Or(*expressions) if len(expressions) > 1 else next(iter(expressions), expr.AlwaysFalse())
 
 
 def _count(mask: pa.ChunkedArray) -> int:
@@ -206,11 +181,11 @@ class _ArrowColumn:
     """A column of Arrow rows in a form that compares: times as whole ticks, keys in one type per Iceberg type."""
 
     values: pa.ChunkedArray
-    iceberg_type: IcebergType
+    iceberg_type: iceberg.IcebergType
     tick: int = 1
 
     @classmethod
-    def load(cls, data: pa.Table | pa.RecordBatch, field: NestedField, name: str) -> "_ArrowColumn":
+    def load(cls, data: pa.Table | pa.RecordBatch, field: iceberg.NestedField, name: str) -> "_ArrowColumn":
         values = column_values(data, name)
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
@@ -250,9 +225,9 @@ def _tick(arrow_type: pa.DataType) -> int:
     return NANOSECONDS_PER_DAY if pa.types.is_date32(arrow_type) else _NANOSECONDS_PER_TICK["ms"]
 
 
-def _comparable_type(arrow_type: pa.DataType, iceberg_type: IcebergType) -> pa.DataType | None:
+def _comparable_type(arrow_type: pa.DataType, iceberg_type: iceberg.IcebergType) -> pa.DataType | None:
     """The Arrow type to compare in, or None when the data cannot be of the table's type."""
-    if isinstance(iceberg_type, DecimalType):
+    if isinstance(iceberg_type, iceberg.DecimalType):
         fits, comparable = pa.types.is_decimal, pa.decimal128(_MAX_DECIMAL_PRECISION, iceberg_type.scale)
     else:
         fits, comparable = _COMPARABLE.get(type(iceberg_type), (lambda _: False, None))
@@ -275,17 +250,17 @@ def _is_wall_clock(arrow_type: pa.DataType) -> bool:
     return pa.types.is_timestamp(arrow_type) and arrow_type.tz is None
 
 
-_COMPARABLE: Final[dict[type[IcebergType], tuple[Callable[[pa.DataType], bool], pa.DataType]]] = {
-    StringType: (_is_text, pa.large_string()),
-    IntegerType: (pa.types.is_integer, pa.int64()),
-    LongType: (pa.types.is_integer, pa.int64()),
-    BooleanType: (pa.types.is_boolean, pa.bool_()),
-    UUIDType: (_is_uuid, pa.binary(16)),
-    DateType: (pa.types.is_date, pa.int64()),
-    TimestampType: (_is_wall_clock, pa.int64()),
-    TimestampNanoType: (_is_wall_clock, pa.int64()),
-    TimestamptzType: (_is_instant, pa.int64()),
-    TimestamptzNanoType: (_is_instant, pa.int64()),
+_COMPARABLE: Final[dict[type[iceberg.IcebergType], tuple[Callable[[pa.DataType], bool], pa.DataType]]] = {
+    iceberg.StringType: (_is_text, pa.large_string()),
+    iceberg.IntegerType: (pa.types.is_integer, pa.int64()),
+    iceberg.LongType: (pa.types.is_integer, pa.int64()),
+    iceberg.BooleanType: (pa.types.is_boolean, pa.bool_()),
+    iceberg.UUIDType: (_is_uuid, pa.binary(16)),
+    iceberg.DateType: (pa.types.is_date, pa.int64()),
+    iceberg.TimestampType: (_is_wall_clock, pa.int64()),
+    iceberg.TimestampNanoType: (_is_wall_clock, pa.int64()),
+    iceberg.TimestamptzType: (_is_instant, pa.int64()),
+    iceberg.TimestamptzNanoType: (_is_instant, pa.int64()),
 }
 
 

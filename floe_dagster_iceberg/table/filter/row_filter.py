@@ -7,20 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    BoundPredicate,
-    EqualTo,
-    In,
-    NotIn,
-    NotNull,
-    Or,
-    UnboundPredicate,
-    parser,
-)
+from pyiceberg import expressions as expr
 from pyiceberg.expressions.literals import Literal
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, extract_field_ids, rewrite_not, visit
 from pyiceberg.io.pyarrow import expression_to_pyarrow
@@ -37,10 +24,10 @@ from floe_dagster_iceberg.table.names import table_name
 class CheckedFilter:
     """A filter that needs no check: one of our own, or of those that `to_row_filter` returned."""
 
-    expression: BooleanExpression
+    expression: expr.BooleanExpression
 
 
-def to_row_filter(table: Table, row_filter: RowFilter) -> BooleanExpression:
+def to_row_filter(table: Table, row_filter: RowFilter) -> expr.BooleanExpression:
     """A PyIceberg expression whose columns and literals fit the table.
 
     Raises:
@@ -50,13 +37,13 @@ def to_row_filter(table: Table, row_filter: RowFilter) -> BooleanExpression:
     name = table_name(table)
     if isinstance(row_filter, str):
         try:
-            expression = parser.parse(row_filter)
+            expression = expr.parser.parse(row_filter)
         except Exception:  # noqa: BLE001 - pyparsing's own errors show the text, and its class is not PyIceberg's API
             raise ValidationError(
                 f"The row filter for '{name}' cannot be read. Write it like \"region = 'EU' and amount > 10\".",
                 table=name,
             ) from None
-    elif isinstance(row_filter, BooleanExpression):
+    elif isinstance(row_filter, expr.BooleanExpression):
         expression = row_filter
     else:
         raise ValidationError(
@@ -75,7 +62,7 @@ def to_row_filter(table: Table, row_filter: RowFilter) -> BooleanExpression:
     return visit(rewrite_not(expression), _FitForArrow())
 
 
-class _FitForArrow(BooleanExpressionVisitor[BooleanExpression]):
+class _FitForArrow(BooleanExpressionVisitor[expr.BooleanExpression]):
     """The same filter, as Arrow answers it rightly.
 
     Arrow skips rows by the smallest and largest value of a Parquet file. The smallest zero is -0.0,
@@ -83,48 +70,52 @@ class _FitForArrow(BooleanExpressionVisitor[BooleanExpression]):
     Arrow it is out.
     """
 
-    def visit_true(self) -> BooleanExpression:
-        return AlwaysTrue()
+    def visit_true(self) -> expr.BooleanExpression:
+        return expr.AlwaysTrue()
 
-    def visit_false(self) -> BooleanExpression:
-        return AlwaysFalse()
+    def visit_false(self) -> expr.BooleanExpression:
+        return expr.AlwaysFalse()
 
-    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
+    def visit_not(self, child_result: expr.BooleanExpression) -> expr.BooleanExpression:
         return ~child_result
 
-    def visit_and(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
-        return And(left_result, right_result)
+    def visit_and(
+        self, left_result: expr.BooleanExpression, right_result: expr.BooleanExpression
+    ) -> expr.BooleanExpression:
+        return expr.And(left_result, right_result)
 
-    def visit_or(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
-        return Or(left_result, right_result)
+    def visit_or(
+        self, left_result: expr.BooleanExpression, right_result: expr.BooleanExpression
+    ) -> expr.BooleanExpression:
+        return expr.Or(left_result, right_result)
 
-    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
+    def visit_unbound_predicate(self, predicate: expr.UnboundPredicate) -> expr.BooleanExpression:
         match predicate:
-            case In(term=term, literals=literals):
+            case expr.In(term=term, literals=literals):
                 return _any_of(term, literals)
-            case NotIn(term=term, literals=literals):
-                return And(NotNull(term=term), ~_any_of(term, literals))
+            case expr.NotIn(term=term, literals=literals):
+                return expr.And(expr.NotNull(term=term), ~_any_of(term, literals))
             case _:
                 return predicate
 
-    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
+    def visit_bound_predicate(self, predicate: expr.BoundPredicate) -> expr.BooleanExpression:
         return predicate
 
 
-def _any_of(term: Any, literals: Iterable[Literal[Any]]) -> BooleanExpression:
+def _any_of(term: Any, literals: Iterable[Literal[Any]]) -> expr.BooleanExpression:
     """Whether a value is one of these, zero compared by itself."""
     others = set(literals)
     zeros = {one for one in others if type(one.value) in {int, float, Decimal} and one.value == 0}
-    found: BooleanExpression = In(term=term, literals=others - zeros)
+    found: expr.BooleanExpression = expr.In(term=term, literals=others - zeros)
     for zero in zeros:
-        found = Or(found, EqualTo(term=term, value=zero))
+        found = expr.Or(found, expr.EqualTo(term=term, value=zero))
     return found
 
 
 _UUID_BYTES = 16
 
 
-def mask_rows(rows: pa.Table, schema: Schema, row_filter: BooleanExpression) -> pa.ChunkedArray:
+def mask_rows(rows: pa.Table, schema: Schema, row_filter: expr.BooleanExpression) -> pa.ChunkedArray:
     """True for each row that matches, False for each that does not or where NULL leaves it open.
 
     Args:
@@ -132,8 +123,8 @@ def mask_rows(rows: pa.Table, schema: Schema, row_filter: BooleanExpression) -> 
         schema: Schema of the table.
         row_filter: An unbound filter on it.
     """
-    if isinstance(row_filter, AlwaysTrue | AlwaysFalse):
-        return pa.chunked_array([pa.repeat(isinstance(row_filter, AlwaysTrue), rows.num_rows)])
+    if isinstance(row_filter, expr.AlwaysTrue | expr.AlwaysFalse):
+        return pa.chunked_array([pa.repeat(isinstance(row_filter, expr.AlwaysTrue), rows.num_rows)])
     comparable = _comparable_schema(schema)
     named = sanitize_column_names(comparable)
     condition = expression_to_pyarrow(bind(comparable, row_filter, case_sensitive=True), named)
@@ -144,9 +135,9 @@ def mask_rows(rows: pa.Table, schema: Schema, row_filter: BooleanExpression) -> 
     return pc.is_in(pa.chunked_array([position]), value_set=matching)
 
 
-def compares_uuids(schema: Schema, row_filter: BooleanExpression) -> bool:
+def compares_uuids(schema: Schema, row_filter: expr.BooleanExpression) -> bool:
     """Whether a filter looks at a UUID column, which PyIceberg's scans cannot do."""
-    if isinstance(row_filter, AlwaysTrue | AlwaysFalse):
+    if isinstance(row_filter, expr.AlwaysTrue | expr.AlwaysFalse):
         return False
     used = extract_field_ids(bind(schema, row_filter, case_sensitive=True))
     return any(isinstance(schema.find_type(field_id), UUIDType) for field_id in used)

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from pyiceberg import types as iceberg
 from pyiceberg.expressions.literals import (
     DateLiteral,
     DecimalLiteral,
@@ -22,20 +23,6 @@ from pyiceberg.expressions.literals import (
     UUIDLiteral,
     literal,
 )
-from pyiceberg.types import (
-    BooleanType,
-    DateType,
-    DecimalType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    UUIDType,
-)
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import Constraint, TimeRange
@@ -43,16 +30,16 @@ from floe_dagster_iceberg.models.partition_slice import Constraint, TimeRange
 Value: TypeAlias = str | int | bool | Decimal | bytes
 
 
-NANOSECOND_TYPES: Final = (TimestampNanoType, TimestamptzNanoType)
+NANOSECOND_TYPES: Final = (iceberg.TimestampNanoType, iceberg.TimestamptzNanoType)
 
 
-INSTANT_TYPES: Final = (TimestamptzType, TimestamptzNanoType)
+INSTANT_TYPES: Final = (iceberg.TimestamptzType, iceberg.TimestamptzNanoType)
 
 
-WALL_CLOCK_TYPES: Final = (TimestampType, TimestampNanoType)
+WALL_CLOCK_TYPES: Final = (iceberg.TimestampType, iceberg.TimestampNanoType)
 
 
-TIME_TYPES: Final = (DateType, *WALL_CLOCK_TYPES, *INSTANT_TYPES)
+TIME_TYPES: Final = (iceberg.DateType, *WALL_CLOCK_TYPES, *INSTANT_TYPES)
 
 
 NANOSECONDS_PER_MICROSECOND: Final = 1_000
@@ -95,11 +82,11 @@ class Values:
 class NanosecondLiteral(LongLiteral):
     """A time in nanoseconds, which PyIceberg can compare but has no literal for."""
 
-    def to(self, type_var: IcebergType) -> Literal[Any]:
+    def to(self, type_var: iceberg.IcebergType) -> Literal[Any]:
         return self if isinstance(type_var, NANOSECOND_TYPES) else super().to(type_var)
 
 
-def to_typed(constraint: Constraint, column_type: IcebergType, *, naive_timezone: str) -> Bounds | Values:
+def to_typed(constraint: Constraint, column_type: iceberg.IcebergType, *, naive_timezone: str) -> Bounds | Values:
     """Return what the constraint asks of a column of that type.
 
     Raises:
@@ -107,12 +94,12 @@ def to_typed(constraint: Constraint, column_type: IcebergType, *, naive_timezone
     """
     if isinstance(constraint, TimeRange):
         match column_type:
-            case TimestamptzType() | TimestamptzNanoType():
+            case iceberg.TimestamptzType() | iceberg.TimestamptzNanoType():
                 return Bounds(_nanoseconds(constraint.start), _nanoseconds(constraint.end))
-            case TimestampType() | TimestampNanoType():
+            case iceberg.TimestampType() | iceberg.TimestampNanoType():
                 zone = ZoneInfo(naive_timezone)
                 return Bounds(*(_wall_clock(constraint.column, edge, zone) for edge in _edges(constraint)))
-            case DateType():
+            case iceberg.DateType():
                 return _local_dates(constraint)
         if not constraint.keys:
             raise ValidationError(
@@ -123,18 +110,18 @@ def to_typed(constraint: Constraint, column_type: IcebergType, *, naive_timezone
     return Values(tuple(dict.fromkeys(values)))
 
 
-def to_literal(value: Value, column_type: IcebergType) -> Literal[Any]:
+def to_literal(value: Value, column_type: iceberg.IcebergType) -> Literal[Any]:
     """Return the PyIceberg literal of a value or bound of a column of that type."""
     match column_type, value:
-        case DateType(), int():
+        case iceberg.DateType(), int():
             return DateLiteral(value // NANOSECONDS_PER_DAY)
-        case TimestampType() | TimestamptzType(), int():
+        case iceberg.TimestampType() | iceberg.TimestamptzType(), int():
             return TimestampLiteral(value // NANOSECONDS_PER_MICROSECOND)
-        case TimestampNanoType() | TimestamptzNanoType(), int():
+        case iceberg.TimestampNanoType() | iceberg.TimestamptzNanoType(), int():
             return NanosecondLiteral(value)
-        case UUIDType(), bytes():
+        case iceberg.UUIDType(), bytes():
             return UUIDLiteral(value)
-        case DecimalType(), Decimal():
+        case iceberg.DecimalType(), Decimal():
             return DecimalLiteral(value)
         case _:
             return literal(value)
@@ -181,7 +168,7 @@ def _midnight(day: date) -> int:
     return (day - _EPOCH.date()).days * NANOSECONDS_PER_DAY
 
 
-def _parse(key: str, column_type: IcebergType, column: str) -> Value:
+def _parse(key: str, column_type: iceberg.IcebergType, column: str) -> Value:
     parse = _PARSERS.get(type(column_type))
     if parse is None:
         raise ValidationError(
@@ -197,20 +184,20 @@ def _parse(key: str, column_type: IcebergType, column: str) -> Value:
         ) from error
 
 
-def _whole_number(key: str, column_type: IntegerType | LongType) -> int:
+def _whole_number(key: str, column_type: iceberg.IntegerType | iceberg.LongType) -> int:
     number = int(key) if _WHOLE_NUMBER.fullmatch(key) else None
     if number is None or not column_type.min <= number <= column_type.max:
         raise ValueError(f"not a whole number that fits {column_type}")
     return number
 
 
-def _boolean(key: str, _: BooleanType) -> bool:
+def _boolean(key: str, _: iceberg.BooleanType) -> bool:
     if key.lower() not in _BOOLEANS:
         raise ValueError("neither true nor false")
     return _BOOLEANS[key.lower()]
 
 
-def _decimal(key: str, column_type: DecimalType) -> Decimal:
+def _decimal(key: str, column_type: iceberg.DecimalType) -> Decimal:
     number = Decimal(key)
     scaled = number.quantize(Decimal(1).scaleb(-column_type.scale), context=_DECIMALS)
     if scaled != number or len(scaled.as_tuple().digits) > column_type.precision:
@@ -218,7 +205,7 @@ def _decimal(key: str, column_type: DecimalType) -> Decimal:
     return scaled
 
 
-def _timestamp(key: str, column_type: IcebergType) -> int:
+def _timestamp(key: str, column_type: iceberg.IcebergType) -> int:
     timestamp, has_zone = datetime.fromisoformat(key), isinstance(column_type, INSTANT_TYPES)
     # A bare date would silently mean midnight only, which is hardly ever what a partition holds.
     if len(key) <= len("2024-01-01") or (timestamp.tzinfo is not None) is not has_zone:
@@ -226,16 +213,16 @@ def _timestamp(key: str, column_type: IcebergType) -> int:
     return _nanoseconds(timestamp if has_zone else timestamp.replace(tzinfo=UTC))
 
 
-_PARSERS: Final[dict[type[IcebergType], Callable[[str, Any], Value]]] = {
-    StringType: lambda key, _: key,
-    IntegerType: _whole_number,
-    LongType: _whole_number,
-    BooleanType: _boolean,
-    DecimalType: _decimal,
-    UUIDType: lambda key, _: UUID(key).bytes,
-    DateType: lambda key, _: _midnight(date.fromisoformat(key)),
-    TimestampType: _timestamp,
-    TimestampNanoType: _timestamp,
-    TimestamptzType: _timestamp,
-    TimestamptzNanoType: _timestamp,
+_PARSERS: Final[dict[type[iceberg.IcebergType], Callable[[str, Any], Value]]] = {
+    iceberg.StringType: lambda key, _: key,
+    iceberg.IntegerType: _whole_number,
+    iceberg.LongType: _whole_number,
+    iceberg.BooleanType: _boolean,
+    iceberg.DecimalType: _decimal,
+    iceberg.UUIDType: lambda key, _: UUID(key).bytes,
+    iceberg.DateType: lambda key, _: _midnight(date.fromisoformat(key)),
+    iceberg.TimestampType: _timestamp,
+    iceberg.TimestampNanoType: _timestamp,
+    iceberg.TimestamptzType: _timestamp,
+    iceberg.TimestamptzNanoType: _timestamp,
 }

@@ -10,35 +10,14 @@ from dataclasses import dataclass, field
 from typing import assert_never, cast
 
 import pyarrow as pa
+from pyiceberg import types as iceberg
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.table import DataScan, FileScanTask, Table, TableProperties
+from pyiceberg.table import DataScan, FileScanTask, Table, TableProperties, update as updates
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.name_mapping import update_mapping
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.update import (
-    AddSchemaUpdate,
-    AssertCurrentSchemaId,
-    AssertLastAssignedFieldId,
-    AssertRefSnapshotId,
-    SetCurrentSchemaUpdate,
-    SetPropertiesUpdate,
-    TableRequirement,
-    TableUpdate,
-)
 from pyiceberg.transforms import IdentityTransform, VoidTransform
-from pyiceberg.types import (
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StructType,
-)
 
 from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, history_assertions, ref_assertions
@@ -137,19 +116,19 @@ class _Evolver:
             )
         # The whole name is looked up first: a column that is there may hold a dot of its own.
         self._check_name(change, change.column_name, field_id=None)
-        added = NestedField(
+        added = iceberg.NestedField(
             field_id=self._next_id(),
             name=change.path[-1],
-            field_type=cast("IcebergType", assign_fresh_schema_ids(_new_type(change), self._next_id)),
+            field_type=cast("iceberg.IcebergType", assign_fresh_schema_ids(_new_type(change), self._next_id)),
             required=False,
             doc=change.new_doc or None,
         )
         if len(change.path) == 1:
-            self.evolved.schema = with_fields(self._schema, StructType(*self._schema.fields, added))
+            self.evolved.schema = with_fields(self._schema, iceberg.StructType(*self._schema.fields, added))
             return
         parent, struct = self._struct_to_add_to(change, ".".join(change.path[:-1]))
         self._check_name(change, f"{self._schema.find_column_name(parent.field_id)}.{added.name}", field_id=None)
-        self._edit(parent, field_type=StructType(*struct.fields, added))
+        self._edit(parent, field_type=iceberg.StructType(*struct.fields, added))
 
     def _rename(self, change: SchemaChange) -> None:
         node, new_name = self._column(change), change.new_name or ""
@@ -203,7 +182,7 @@ class _Evolver:
     def _update_doc(self, change: SchemaChange) -> None:
         self._edit(self._column(change).field, doc=change.new_doc or None)
 
-    def _uses(self, column: NestedField) -> Iterator[str]:
+    def _uses(self, column: iceberg.NestedField) -> Iterator[str]:
         """Why a column cannot go: who is built on it, or on a part of it."""
         if self._held_by(column, self._schema.identifier_field_ids):
             yield "the table's rows are identified by it"
@@ -215,7 +194,7 @@ class _Evolver:
         if self._held_by(column, [order.source_id for order in self._metadata.sort_order().fields]):
             yield "the table is sorted by it"
 
-    def _held_by(self, column: NestedField, field_ids: list[int]) -> bool:
+    def _held_by(self, column: iceberg.NestedField, field_ids: list[int]) -> bool:
         """Whether one of the fields is this column or a part of it."""
         nodes = nodes_by_id(self._schema)
         return any(
@@ -247,14 +226,16 @@ class _Evolver:
             )
         return node
 
-    def _struct_to_add_to(self, change: SchemaChange, parent_name: str) -> tuple[NestedField, StructType]:
+    def _struct_to_add_to(
+        self, change: SchemaChange, parent_name: str
+    ) -> tuple[iceberg.NestedField, iceberg.StructType]:
         parent = self._node(change.model_copy(update={"column_name": parent_name})).field
         match parent.field_type:
-            case ListType():
+            case iceberg.ListType():
                 parent = parent.field_type.element_field
-            case MapType():
+            case iceberg.MapType():
                 parent = parent.field_type.value_field
-        if not isinstance(parent.field_type, StructType):
+        if not isinstance(parent.field_type, iceberg.StructType):
             raise self._incompatible(change, f"'{parent_name}' is {parent.field_type}, and only a struct has fields")
         return parent, parent.field_type
 
@@ -275,7 +256,7 @@ class _Evolver:
             if partition.name == full_name and not own:
                 raise self._incompatible(change, f"a partition field is named '{full_name}'; choose another name")
 
-    def _edit(self, column: NestedField, **changes: object) -> None:
+    def _edit(self, column: iceberg.NestedField, **changes: object) -> None:
         self.evolved.schema = edit_field(
             self._schema, column.field_id, lambda found: found.model_copy(update=dict(changes))
         )
@@ -288,18 +269,18 @@ class _Evolver:
         return IncompatibleSchemaChangeError(self._table, column=change.column_name, reason=reason)
 
 
-def _new_type(change: SchemaChange) -> IcebergType:
+def _new_type(change: SchemaChange) -> iceberg.IcebergType:
     if (new_type := change.to_pyiceberg_type()) is None:
         raise AssertionError(f"the model demands a type for {change.change_type}")
     return new_type
 
 
-def widens(old: IcebergType, new: IcebergType) -> bool:
+def widens(old: iceberg.IcebergType, new: iceberg.IcebergType) -> bool:
     """Whether every value of the one type is a value of the other, and Iceberg reads it as such."""
     match old, new:
-        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+        case (iceberg.IntegerType(), iceberg.LongType()) | (iceberg.FloatType(), iceberg.DoubleType()):
             return True
-        case DecimalType(), DecimalType():
+        case iceberg.DecimalType(), iceberg.DecimalType():
             return bool(old.scale == new.scale and old.precision < new.precision)
         case _:
             return False
@@ -352,20 +333,20 @@ def _file_holds_null(table: Table, metadata: TableMetadata, task: FileScanTask, 
     return any(_holds_null(batch.column(0), top.field_type, ids[1:]) for batch in scan.stream([task]))
 
 
-def _holds_null(values: pa.Array, field_type: IcebergType, ids: Sequence[int]) -> bool:
+def _holds_null(values: pa.Array, field_type: iceberg.IcebergType, ids: Sequence[int]) -> bool:
     """Whether the field at the end of a path of ids is NULL anywhere that all around it is not."""
     if not ids:
         return bool(values.null_count)
     present = values.drop_null()
     match field_type:
-        case StructType():
+        case iceberg.StructType():
             position = next(at for at, field in enumerate(field_type.fields) if field.field_id == ids[0])
             return _holds_null(present.field(position), field_type.fields[position].field_type, ids[1:])
-        case MapType():
+        case iceberg.MapType():
             # Keys are never NULL and never change, so the path can only go through the value.
             first, last = present.offsets[0].as_py(), present.offsets[-1].as_py()
             return _holds_null(present.items.slice(first, last - first), field_type.value_type, ids[1:])
-        case ListType():
+        case iceberg.ListType():
             return _holds_null(present.flatten(), field_type.element_type, ids[1:])
         case _:
             raise AssertionError(f"{field_type} holds no other field")
@@ -386,9 +367,9 @@ def stage_schema_evolution(transaction: TableTransaction, table: str, evolution:
         return
     for column in evolved.made_required:
         refuse_nulls(transaction.table, metadata, column)
-    requirements: list[TableRequirement] = [
-        AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
-        AssertLastAssignedFieldId(last_assigned_field_id=metadata.last_column_id),
+    requirements: list[updates.TableRequirement] = [
+        updates.AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
+        updates.AssertLastAssignedFieldId(last_assigned_field_id=metadata.last_column_id),
     ]
     if evolved.made_required:
         requirements += _same_rows(transaction)
@@ -397,26 +378,26 @@ def stage_schema_evolution(transaction: TableTransaction, table: str, evolution:
     )
 
 
-def _set_schema(metadata: TableMetadata, schema: Schema) -> list[TableUpdate]:
+def _set_schema(metadata: TableMetadata, schema: Schema) -> list[updates.TableUpdate]:
     known = next((earlier.schema_id for earlier in metadata.schemas if earlier == schema), None)
     if known is not None:
-        return [SetCurrentSchemaUpdate(schema_id=known)]
+        return [updates.SetCurrentSchemaUpdate(schema_id=known)]
     new = Schema(
         *schema.fields,
         schema_id=1 + max(earlier.schema_id for earlier in metadata.schemas),
         identifier_field_ids=schema.identifier_field_ids,
     )
-    return [AddSchemaUpdate.model_validate({"schema": new}), SetCurrentSchemaUpdate(schema_id=-1)]
+    return [updates.AddSchemaUpdate.model_validate({"schema": new}), updates.SetCurrentSchemaUpdate(schema_id=-1)]
 
 
-def _same_rows(transaction: TableTransaction) -> list[TableRequirement]:
+def _same_rows(transaction: TableTransaction) -> list[updates.TableRequirement]:
     """Requirements that nobody wrote a row since NULLs were looked for."""
     metadata = transaction.table_metadata
-    no_main = [] if MAIN_BRANCH in metadata.refs else [AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None)]
+    no_main = [] if MAIN_BRANCH in metadata.refs else [updates.AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None)]
     return [*no_main, *ref_assertions(metadata), *history_assertions(transaction, snapshot_ids=(), all_refs=True)]
 
 
-def _set_name_mapping(metadata: TableMetadata, schema: Schema) -> list[TableUpdate]:
+def _set_name_mapping(metadata: TableMetadata, schema: Schema) -> list[updates.TableUpdate]:
     """Keep the table's name mapping, if it has one, in step: files without field ids are read by it."""
     mapping = metadata.name_mapping()
     if mapping is None:
@@ -427,9 +408,9 @@ def _set_name_mapping(metadata: TableMetadata, schema: Schema) -> list[TableUpda
         for field_id, node in after.items()
         if field_id in before and before[field_id].field.name != node.field.name
     }
-    added: dict[int, list[NestedField]] = {}
+    added: dict[int, list[iceberg.NestedField]] = {}
     for field_id, node in after.items():
         if field_id not in before and (node.parent_id is None or node.parent_id in before):
             added.setdefault(_TOP_LEVEL if node.parent_id is None else node.parent_id, []).append(node.field)
     updated = update_mapping(mapping, renamed, added)
-    return [SetPropertiesUpdate(updates={TableProperties.DEFAULT_NAME_MAPPING: updated.model_dump_json()})]
+    return [updates.SetPropertiesUpdate(updates={TableProperties.DEFAULT_NAME_MAPPING: updated.model_dump_json()})]

@@ -7,13 +7,7 @@ from typing import Self
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
-from floe_dagster_iceberg.errors import (
-    CommitConflictError,
-    CommitOutcomeUnknownError,
-    FloeStorageError,
-    IcebergError,
-    WriteError,
-)
+from floe_dagster_iceberg import errors
 from floe_dagster_iceberg.table.write.data_file_writer import DataFileWriter
 
 
@@ -41,12 +35,12 @@ class Outcome:
 
     def may_have_committed(self, error: BaseException) -> bool:
         """Whether files of the commit may belong to the table after an error."""
-        if isinstance(error, CommitConflictError):
+        if isinstance(error, errors.CommitConflictError):
             # Another writer moved the branch, so that an attempt on its way is refused as well.
             return False
-        if self._response_lost or isinstance(error, CommitOutcomeUnknownError):
+        if self._response_lost or isinstance(error, errors.CommitOutcomeUnknownError):
             return True
-        return self._sent and not isinstance(error, FloeStorageError)
+        return self._sent and not isinstance(error, errors.FloeStorageError)
 
 
 class UncommittedFiles(Outcome):
@@ -108,13 +102,13 @@ class UncommittedFiles(Outcome):
         return self
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        if isinstance(error, CommitOutcomeUnknownError):
+        if isinstance(error, errors.CommitOutcomeUnknownError):
             started = [path for writer in (*self._kept, *self._of_attempt) for path in writer.started]
-            raise CommitOutcomeUnknownError(
+            raise errors.CommitOutcomeUnknownError(
                 self._table, snapshot_id=error.snapshot_id, reason=error.reason, files=started
             ) from error
         if error is not None and not self.may_have_committed(error):
             self.discard()
-        if type(error) is IcebergError:
+        if type(error) is errors.IcebergError:
             # Storage failed in a way that has no class of its own; what matters is that nothing was written.
-            raise WriteError(str(error), table=self._table) from error.__cause__
+            raise errors.WriteError(str(error), table=self._table) from error.__cause__

@@ -5,16 +5,7 @@ from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    GreaterThanOrEqual,
-    In,
-    LessThanOrEqual,
-    Reference,
-)
+from pyiceberg import expressions as expr
 from pyiceberg.expressions.literals import literal
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -89,17 +80,17 @@ def plan_upsert(
     *,
     keys: Sequence[str],
     out: DataFileWriter,
-    within: BooleanExpression | None = None,
+    within: expr.BooleanExpression | None = None,
 ) -> FileChanges:
     """Plan an upsert on one snapshot; new and changed rows go to `out`, which the caller finishes and adds.
 
     A row of the table changes when a column that the rows have differs; columns that the rows
     lack keep their values. Files without a changed row are left alone.
     """
-    within = within or AlwaysTrue()
+    within = within or expr.AlwaysTrue()
     target = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
     source = rows.cast(pa.schema([target.field(name) for name in rows.column_names]))
-    may_match = And(within, _key_filter(source, keys)) if source.num_rows else AlwaysFalse()
+    may_match = expr.And(within, _key_filter(source, keys)) if source.num_rows else expr.AlwaysFalse()
     changes = FileChanges.read(metadata, io, snapshot, may_hold=may_match)
     matched: list[pa.Array] = []
     if snapshot is not None and source.num_rows:
@@ -120,9 +111,9 @@ def plan_upsert(
     return changes
 
 
-def _key_filter(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
+def _key_filter(rows: pa.Table, keys: Sequence[str]) -> expr.BooleanExpression:
     """A filter that every row sharing a key passes; only there to leave files unread."""
-    filters: list[BooleanExpression] = [AlwaysTrue(), AlwaysTrue()]
+    filters: list[expr.BooleanExpression] = [expr.AlwaysTrue(), expr.AlwaysTrue()]
     for key in keys:
         column = rows.column(key)
         # PyIceberg finds no file by NaN, and compares a UUID with bytes.
@@ -134,21 +125,23 @@ def _key_filter(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
             continue
         distinct = column.unique()
         if len(distinct) <= _MOST_KEYS_LISTED:
-            filters.append(In(term=Reference(key), literals={literal(value) for value in distinct.to_pylist()}))
+            filters.append(
+                expr.In(term=expr.Reference(key), literals={literal(value) for value in distinct.to_pylist()})
+            )
         else:
             bounds = pc.min_max(column).as_py()
             lowest, highest = literal(bounds["min"]), literal(bounds["max"])
             filters += [
-                GreaterThanOrEqual(term=Reference(key), value=lowest),
-                LessThanOrEqual(term=Reference(key), value=highest),
+                expr.GreaterThanOrEqual(term=expr.Reference(key), value=lowest),
+                expr.LessThanOrEqual(term=expr.Reference(key), value=highest),
             ]
-    return reduce(And, filters)
+    return reduce(expr.And, filters)
 
 
-def _inside(there: pa.Table, schema: Schema, within: BooleanExpression) -> pa.Table:
+def _inside(there: pa.Table, schema: Schema, within: expr.BooleanExpression) -> pa.Table:
     """Rows of a file that the upsert may touch, with their position in the file."""
     numbered = there.append_column(_THERE, _positions(there))
-    if isinstance(within, AlwaysTrue):
+    if isinstance(within, expr.AlwaysTrue):
         return numbered
     return numbered.filter(mask_rows(there, schema, within))
 
