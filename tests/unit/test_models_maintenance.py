@@ -60,7 +60,7 @@ def test_a_policy_without_arguments_maintains_every_table_carefully() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "floor", "beyond", "told", "guardrail"),
+    ("policy", "floor", "beyond", "recorded", "guardrail"),
     [
         (ExpiryPolicy, {"max_age": DAY}, {"max_age": DAY - HOUR}, "max_age of 23 hours", "expiry_age"),
         (OrphanPolicy, {"older_than": 3 * DAY}, {"older_than": 2 * DAY}, "older_than of 2 days", "orphan_age"),

@@ -7,7 +7,7 @@ from floe_dagster_iceberg.models.quantities import Duration, SizeInBytes, counte
 
 
 @pytest.mark.parametrize(
-    ("duration", "told"),
+    ("duration", "recorded"),
     [
         (timedelta(0), "0 seconds"),
         (timedelta(days=1), "1 day"),
