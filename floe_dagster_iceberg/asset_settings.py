@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, TypedDict, Unpack
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -86,9 +87,10 @@ class _Settings(FrozenModel):
     kind: ClassVar[str]
 
     @classmethod
-    def metadata_keys(cls) -> set[str]:
+    @cache
+    def metadata_keys(cls) -> frozenset[str]:
         """The metadata keys that are read."""
-        return {str(field.alias) for field in cls.model_fields.values()}
+        return frozenset(str(field.alias) for field in cls.model_fields.values())
 
     @classmethod
     def _read(cls, metadata: Mapping[str, Any], owner: str) -> Self:

@@ -34,8 +34,8 @@ from pyiceberg.types import BinaryType, IcebergType, ListType, MapType, NestedFi
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.config import Config
 
-from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
-from floe_dagster_iceberg._pyiceberg.evaluators import project
+from floe_dagster_iceberg._pyiceberg.manifest_reader import reading_files
+from floe_dagster_iceberg._pyiceberg.parquet import project
 
 Deletes = Sequence[pa.ChunkedArray]
 

@@ -10,8 +10,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, Manif
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
-from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests, reading_files
 
 
 @dataclass

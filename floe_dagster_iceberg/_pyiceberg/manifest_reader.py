@@ -4,10 +4,13 @@ PyIceberg turns the Avro schema in the head of every file into one of its own an
 that, which takes longer than reading a hundred entries. All manifests of a table have the same few schemas.
 """
 
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
+import pyarrow as pa
 from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder, new_decoder
 from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.reader import Reader
@@ -30,6 +33,8 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table.snapshots import Snapshot
 
+from floe_dagster_iceberg.errors import ScanError
+
 R = TypeVar("R", ManifestEntry, ManifestFile)
 
 
@@ -41,6 +46,23 @@ SCHEMA_KEY: Final = "avro.schema"
 
 
 _HEAD: Final = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
+
+
+# What Arrow's Parquet reader and PyIceberg's Avro reader raise when bytes are not what they should be.
+_CORRUPT: Final = (pa.ArrowInvalid, EOFError, SystemError, UnicodeDecodeError, zlib.error)
+
+
+@contextmanager
+def reading_files(location: str) -> Iterator[None]:
+    """Report corrupt data files and manifests of the table at a location as `ScanError`."""
+    try:
+        yield
+    except _CORRUPT as error:
+        # Not chained: Arrow's messages may show a value.
+        raise ScanError(
+            f"A file of the table in '{location}' is corrupt and cannot be read ({type(error).__name__}). "
+            "Restore it, or roll the table back to a snapshot that does not need it."
+        ) from None
 
 
 def read_entries(

@@ -13,9 +13,8 @@ from pyiceberg.typedef import KeyDefaultDict
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
-from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
 from floe_dagster_iceberg._pyiceberg.evaluators import matching, residual_evaluator
-from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests, reading_files
 
 
 class _Planner(ManifestGroupPlanner):

@@ -74,22 +74,20 @@ def groups_to_merge(
         return
     given = properties.get(TableProperties.MANIFEST_MIN_MERGE_COUNT)
     steps = STEPS if given is None else (int(given),)
-    data = [
-        manifest
-        for manifest in manifests
-        if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id != being_written
-    ]
-    for spec_id in sorted({manifest.partition_spec_id for manifest in data}):
+    by_spec: dict[int, list[ManifestFile]] = defaultdict(list)
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id != being_written:
+            by_spec[manifest.partition_spec_id].append(manifest)
+    for spec_id, of_spec in by_spec.items():
         if is_writable(metadata, spec_id):
-            of_spec = [manifest for manifest in data if manifest.partition_spec_id == spec_id]
             for fewest, enough in zip((1, *steps), steps, strict=False):
                 yield from _full_groups(of_spec, fewest, enough)
 
 
-def live_files_in(manifest: ManifestFile) -> int:
+def _live_files_in(manifest: ManifestFile) -> int:
     """How many files the manifest adds or keeps; many, when an old writer did not say."""
-    counts = (manifest.added_files_count, manifest.existing_files_count)
-    return sum(sys.maxsize if count is None else count for count in counts)
+    added, existing = manifest.added_files_count, manifest.existing_files_count
+    return sys.maxsize if added is None or existing is None else added + existing
 
 
 def is_writable(metadata: TableMetadata, spec_id: int) -> bool:
@@ -100,7 +98,7 @@ def is_writable(metadata: TableMetadata, spec_id: int) -> bool:
 
 def _full_groups(manifests: Sequence[ManifestFile], fewest: int, enough: int) -> Iterator[list[ManifestFile]]:
     """Groups of manifests that list from `fewest` to less than `enough` files, each with enough together."""
-    small = [manifest for manifest in manifests if fewest <= max(1, live_files_in(manifest)) < enough]
+    small = [manifest for manifest in manifests if fewest <= max(1, _live_files_in(manifest)) < enough]
     if len(small) * fewest < enough:
         return
     small.sort(key=lambda manifest: manifest.sequence_number)
@@ -108,7 +106,7 @@ def _full_groups(manifests: Sequence[ManifestFile], fewest: int, enough: int) ->
     files = 0
     for manifest in small:
         group.append(manifest)
-        files += live_files_in(manifest)
+        files += _live_files_in(manifest)
         if files >= enough and len(group) > 1:
             yield group
             group, files = [], 0
@@ -132,14 +130,11 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         branch: str,
         merge_manifests: bool = False,
     ) -> None:
+        properties = {**snapshot_properties, **trace_properties()}
         self.io, self._branch = transaction.table.io, branch
-        super().__init__(
-            operation,
-            transaction,
-            self.io,
-            snapshot_properties={**snapshot_properties, **trace_properties()},
-            branch=branch,
-        )
+        # As the snapshot finds it: nothing else is staged between here and its commit.
+        self._metadata = transaction.table_metadata
+        super().__init__(operation, transaction, self.io, snapshot_properties=properties, branch=branch)
         # Chosen by the caller and kept over attempts, so that a commit whose response was lost can be recognised.
         self._snapshot_id = snapshot_id
         self._changes = changes
@@ -149,14 +144,9 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         for entry in changes.removed:
             self.delete_data_file(entry.data_file)
 
-    @property
-    def written_manifests(self) -> list[str]:
-        """Manifests written for this snapshot."""
-        return list(self._written_manifests)
-
     def discard(self) -> None:
-        """Delete what was written; for a snapshot that definitely was not made."""
-        delete_quietly(self.io, self.written_manifests)
+        """Delete the manifests written so far; for a snapshot that definitely was not made."""
+        delete_quietly(self.io, self._written_manifests)
 
     def validate_since(self, base_snapshot_id: int | None, *, row_filter: BooleanExpression) -> None:
         """Refuse to replace rows that others changed after the base snapshot.
@@ -170,10 +160,10 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         """
         table = self._transaction._table
         try:
-            window = CommitWindow.resolve(self._transaction.table_metadata, base_snapshot_id, self._branch)
+            window = CommitWindow.resolve(self._metadata, base_snapshot_id, self._branch)
             if window.is_empty() or window.head is None:
                 return
-            matches = _InclusiveMetricsEvaluator(self.schema(), row_filter)
+            matches = _InclusiveMetricsEvaluator(self._metadata.schema(), row_filter)
             changed = any(matches.eval(entry.data_file) for entry in _changes_between(table, window.base, window.head))
         except ValidationException:
             # The base has expired, or the branch was rolled back behind it: nobody knows what was changed.
@@ -191,7 +181,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         Raises:
             CommitConflictError: A removed file is not what it was.
         """
-        metadata, table = self._transaction.table_metadata, self._transaction._table
+        metadata, table = self._metadata, self._transaction._table
         base, head = metadata.snapshot_by_id(base_snapshot_id or 0), metadata.snapshot_by_name(self._branch)
         if head is None or (base is not None and base.snapshot_id == head.snapshot_id):
             return
@@ -203,19 +193,24 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             )
 
     def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
-        version = self._transaction.table_metadata.format_version
+        version, schema = self._metadata.format_version, self._metadata.schema()
         output, snapshot_id = self.new_manifest_output(), self._snapshot_id
-        return manifest_writer(version, spec, self.schema(), output, snapshot_id, self._compression)
+        return manifest_writer(version, spec, schema, output, snapshot_id, self._compression)
 
     def _manifests(self) -> list[ManifestFile]:
         # One after the other. Of PyIceberg's threads one may still be writing when another has failed
         # and everything is cleaned up.
+        snapshot_id, added = self._snapshot_id, ManifestEntryStatus.ADDED
+        entries = [
+            ManifestEntry.from_args(status=added, snapshot_id=snapshot_id, data_file=file)
+            for file in self._changes.added
+        ]
         manifests = [
-            *self._write_manifest(self._transaction.table_metadata.spec(), self._added_entries()),
+            *self._write_manifest(self._metadata.spec(), entries),
             *self._deleted_manifests(),
             *self._existing_manifests(),
         ]
-        return self._merge(manifests)
+        return self._merge_all(manifests) if self._merge_manifests else self._merge_small(manifests)
 
     def _write_manifest(self, spec: PartitionSpec, entries: Sequence[ManifestEntry]) -> Iterator[ManifestFile]:
         if not entries:
@@ -224,12 +219,6 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             for entry in entries:
                 writer.add_entry(entry)
         yield writer.to_manifest_file()
-
-    def _added_entries(self) -> list[ManifestEntry]:
-        return [
-            ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file)
-            for file in self._changes.added
-        ]
 
     def _deleted_manifests(self) -> Iterator[ManifestFile]:
         by_spec: dict[int, list[ManifestEntry]] = defaultdict(list)
@@ -242,16 +231,18 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         return [_with_status(entry, ManifestEntryStatus.DELETED, self._snapshot_id) for entry in self._changes.removed]
 
     def _existing_manifests(self) -> list[ManifestFile]:
-        manifests = [manifest for manifest in self._changes.carried_over() if _has_live_files(manifest)]
+        manifests = [
+            manifest
+            for manifest in self._changes.carried_over()
+            if manifest.has_added_files() or manifest.has_existing_files()
+        ]
         for manifest, entries in self._changes.rewritten():
             stay = [_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id) for entry in entries]
             manifests += self._write_manifest(self.spec(manifest.partition_spec_id), stay)
         return manifests
 
-    def _merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        if not self._merge_manifests:
-            return self._merge_small(manifests)
-        properties = self._transaction.table_metadata.properties
+    def _merge_all(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        properties = self._metadata.properties
         data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
         deletes = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
         manager = _ManifestMergeManager(
@@ -272,20 +263,18 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
 
     def _merge_small(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Reading and writing the list is what a commit to an old table costs, so it is kept short."""
-        metadata = self._transaction.table_metadata
-        for group in groups_to_merge(metadata, manifests, being_written=self._snapshot_id):
+        for group in groups_to_merge(self._metadata, manifests, being_written=self._snapshot_id):
             entries = [
                 _with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
-                for found in ExecutorFactory.get_or_create().map(self._live_entries, group)
+                for found in ExecutorFactory.get_or_create().map(
+                    lambda manifest: read_entries(manifest, self.io), group
+                )
                 for entry in found
             ]
             merged = {manifest.manifest_path for manifest in group}
             manifests = [manifest for manifest in manifests if manifest.manifest_path not in merged]
             manifests += self._write_manifest(self.spec(group[0].partition_spec_id), entries)
         return manifests
-
-    def _live_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        return read_entries(manifest, self.io)
 
     def _delete_all_but(self, needed: set[str]) -> None:
         """Manifests of this commit that were merged into another one are nobody's."""
@@ -304,7 +293,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
 
     def _commit(self) -> UpdatesAndRequirements:
         updates, requirements = super()._commit()
-        ref = self._transaction.table_metadata.refs.get(self._branch)
+        ref = self._metadata.refs.get(self._branch)
         if ref is None:
             return updates, requirements
         # PyIceberg would reset the branch's own retention on every write.
@@ -351,10 +340,6 @@ def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
             index.add_delete_file(entry, entry.data_file.partition)
     removed = (entry.data_file for entry in changes.removed)
     return any(index.for_data_file(since, file, file.partition) for file in removed)
-
-
-def _has_live_files(manifest: ManifestFile) -> bool:
-    return bool(manifest.has_added_files() or manifest.has_existing_files())
 
 
 class ManifestRewriter:

@@ -22,14 +22,11 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import (
-    TableUpdate,
-    _apply_table_update,
-    _TableMetadataUpdateContext,
-    _update_table_metadata_log,
-)
+from pyiceberg.table.update import TableUpdate, _update_table_metadata_log
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
+
+from floe_dagster_iceberg._pyiceberg.transaction import apply_updates
 
 _CREATE_ATTEMPTS = 10
 
@@ -158,12 +155,9 @@ class FloeSqlCatalog(SqlCatalog):
 
 
 def next_metadata(base: TableMetadata, updates: Sequence[TableUpdate], base_location: str) -> TableMetadata:
-    """What PyIceberg's `update_table_metadata` answers, without its copy of everything that did not change."""
-    context = _TableMetadataUpdateContext()
-    metadata = base
-    for update in updates:
-        metadata = _apply_table_update(update, metadata, context)
-    if context.has_changes():
+    """Like PyIceberg's `update_table_metadata`, without its copy of everything that did not change."""
+    metadata = apply_updates(base, updates)
+    if metadata is not base:
         metadata = _update_table_metadata_log(metadata, base_location, base.last_updated_ms)
         if metadata.last_updated_ms == base.last_updated_ms:
             metadata = metadata.model_copy(update={"last_updated_ms": int(datetime.now(UTC).timestamp() * 1000)})

@@ -26,7 +26,8 @@ from pyiceberg.table.update import (
 )
 
 
-def _apply_updates(base: TableMetadata, updates: Sequence[TableUpdate]) -> TableMetadata:
+def apply_updates(base: TableMetadata, updates: Sequence[TableUpdate]) -> TableMetadata:
+    """The metadata with updates; the very object if they change nothing."""
     context = _TableMetadataUpdateContext()
     for update in updates:
         base = _apply_table_update(update, base, context)
@@ -42,7 +43,7 @@ class StagedTransaction(Transaction):
     def table_metadata(self) -> TableMetadata:
         base, updates = self._table.metadata, self._updates
         if self._staged is None or self._staged[0] is not base or self._staged[1] is not updates:
-            self._staged = (base, updates, _apply_updates(base, updates))
+            self._staged = (base, updates, apply_updates(base, updates))
         return self._staged[2]
 
     @property

@@ -13,7 +13,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import SnapshotLogEntry
 
 from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
-from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
+from floe_dagster_iceberg._pyiceberg.manifest_reader import reading_files
 from floe_dagster_iceberg._pyiceberg.scan_planner import NullSafeScan
 from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import RowFilter
