@@ -38,17 +38,9 @@ from floe_dagster_iceberg._pyiceberg.manifest_reader import reading_files
 from floe_dagster_iceberg._pyiceberg.parquet import project
 
 Deletes = Sequence[pa.ChunkedArray]
-
-
 _TEXTS = frozenset({pa.string(), pa.large_string()})
-
-
 _BYTES = frozenset({pa.binary(), pa.large_binary()})
-
-
 _PARQUET = ds.ParquetFileFormat(pre_buffer=True, buffer_size=8 * ONE_MEGABYTE)
-
-
 # Before version 3 Iceberg has no nanoseconds.
 _LAST_VERSION_IN_MICROSECONDS = 2
 

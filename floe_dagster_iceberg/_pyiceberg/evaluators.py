@@ -102,7 +102,6 @@ class _ProvingVisitor(_StrictMetricsEvaluationVisitor):
 
 Matches = Callable[[Record], bool]
 
-
 _COMPARISONS: dict[type[Any], Callable[[Any, Any], bool]] = {
     expr.BoundEqualTo: operator.eq,
     expr.BoundGreaterThan: operator.gt,

@@ -36,18 +36,10 @@ from pyiceberg.table.snapshots import Snapshot
 from floe_dagster_iceberg.errors import ScanError
 
 R = TypeVar("R", ManifestEntry, ManifestFile)
-
-
 # Schemas hold the table's partition fields, so a process meets a few per table.
 _READERS_KEPT: Final = 256
-
-
 SCHEMA_KEY: Final = "avro.schema"
-
-
 _HEAD: Final = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
-
-
 # What Arrow's Parquet reader and PyIceberg's Avro reader raise when bytes are not what they should be.
 _CORRUPT: Final = (pa.ArrowInvalid, EOFError, SystemError, UnicodeDecodeError, zlib.error)
 

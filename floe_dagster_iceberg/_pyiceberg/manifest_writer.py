@@ -38,14 +38,9 @@ from floe_dagster_iceberg._pyiceberg.manifest_reader import SCHEMA_KEY
 
 # A process writes to a few specs per table.
 _SHAPES_KEPT: Final = 256
-
-
 # Some fifty entries: enough to compress well, and little against the size at which a manifest is closed.
 _BLOCK_BYTES: Final = 16_000
-
-
 _HEAD: Final = construct_writer(META_SCHEMA)
-
 
 # The numbers that Avro writes in one or two bytes.
 _SMALL: Final = [bytes([2 * number]) for number in range(64)] + [

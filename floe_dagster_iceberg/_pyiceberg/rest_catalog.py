@@ -37,14 +37,8 @@ from floe_dagster_iceberg.secrets import remember_secret
 from floe_dagster_iceberg.telemetry import Telemetry, attributes as attrs
 
 _TOO_MANY_REQUESTS = 429
-
-
 _UNAVAILABLE = 503
-
-
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
 # Load balancers drop idle connections without a word; what is sent on one of them may or may not arrive.
 _LONGEST_IDLE_SECONDS = 30.0
 
@@ -154,20 +148,11 @@ def _is_worth_repeating(outcome: Response | BaseException, *, is_safe: bool) -> 
 
 
 _telemetry = Telemetry()
-
-
 _ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
-
-
 _REFUSED_TOKEN = (401, 419)
-
-
 _REFRESH_MARGIN_SECONDS = 60.0
-
-
 # Where the files are is the client's own knowledge: in a cluster the server knows their machine by another name.
 _ADDRESSING = ("s3.endpoint", "s3.force-virtual-addressing", "gcs.service.host", "adls.account-host", "py-io-impl")
-
 
 # The only words of a token endpoint's answer that are safe to repeat.
 _OAUTH_ERRORS = frozenset(

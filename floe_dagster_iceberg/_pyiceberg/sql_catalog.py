@@ -29,11 +29,7 @@ from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 from floe_dagster_iceberg._pyiceberg.transaction import apply_updates
 
 _CREATE_ATTEMPTS = 10
-
-
 _CREATE_WAIT_SECONDS = 0.05
-
-
 # A run works on a few tables at a time. The metadata of one with thousands of snapshots takes some megabytes.
 _REMEMBERED_VERSIONS = 8
 

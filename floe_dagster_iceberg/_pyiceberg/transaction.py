@@ -111,8 +111,6 @@ class CreateTransaction(StagedTransaction, CreateTableTransaction):
 
 
 _SUMMARIES: dict[str, dict[str, str]] = {}
-
-
 _SUMMARIES_KEPT: Final = 10_000
 
 

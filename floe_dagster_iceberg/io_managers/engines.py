@@ -99,7 +99,6 @@ _CONVERSIONS: dict[str, Callable[[pa.Table], Any]] = {
     "polars.LazyFrame": lambda rows: _to_polars(rows).lazy(),
 }
 
-
 _READER, _TABLE = "pyarrow.RecordBatchReader", "pyiceberg.Table"
 
 

@@ -9,7 +9,6 @@ from floe_dagster_iceberg.errors import ValidationError, WriteError
 
 RowFilter = Callable[[pa.RecordBatch], pa.RecordBatch]
 
-
 ACCEPTED_TYPES = (
     "pyarrow.Table, pyarrow.RecordBatch, pyarrow.RecordBatchReader, pandas.DataFrame, "
     "polars.DataFrame, polars.LazyFrame"
@@ -182,7 +181,6 @@ _NEXT_ICEBERG_TYPE = {
     pa.time64("ns"): pa.time64("us"),
 }
 
-
 _STORED_AS_THEY_ARE = frozenset(
     {
         pa.bool_(),
@@ -199,7 +197,6 @@ _STORED_AS_THEY_ARE = frozenset(
         pa.uuid(),
     }
 )
-
 
 _MOST_DECIMAL_DIGITS = 38
 

@@ -20,12 +20,8 @@ from floe_dagster_iceberg.errors import EngineCapabilityError
 
 # Object stores answer a request in tens of milliseconds, and take many at a time.
 PARALLEL_REQUESTS: Final = 8
-
-
 # Different words for the same place; Spark and PyIceberg do not use the same.
 _SCHEMES: Final = {"": "file", "s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasbs": "wasb"}
-
-
 _MODIFIED_KEYS: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 

@@ -29,18 +29,10 @@ from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, 
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
 _SHORTEST_WAIT_SECONDS = 0.02
-
-
 _MOST_DOUBLINGS = 20
-
-
 _ENGINE = "pyiceberg"
-
-
 # A server calls a request invalid, too, that became so by what others did meanwhile: expired what it refers to.
 _REFUSALS = (errors.CommitConflictError, errors.TableAlreadyExistsError, errors.ValidationError)
-
-
 _NO_RESPONSE = (errors.CommitOutcomeUnknownError, errors.CatalogConnectionError)
 
 

@@ -20,8 +20,6 @@ from floe_dagster_iceberg.table.storage import list_files
 from floe_dagster_iceberg.telemetry import describe_table, traced_step
 
 _SUFFIX = ".metadata.json"
-
-
 _logger = logging.getLogger(__name__)
 
 

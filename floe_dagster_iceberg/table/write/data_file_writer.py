@@ -30,31 +30,17 @@ from floe_dagster_iceberg.table.write.rolling_files import (
 )
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-
-
 BUFFER_BYTES = 128 * 1024 * 1024
-
-
 # Rows are split by partition this many at a time: splitting each small batch would leave a crumb per partition.
 SPLIT_BYTES = 32 * 1024 * 1024
-
-
 # What Arrow takes to hold a column of a few rows.
 COLUMN_BYTES = 512
-
-
 # Below the number of open files that a process may usually have.
 MOST_OPEN_FILES = 200
-
-
 # Encoding less than this takes no longer than starting a thread for it and coming back.
 WORTH_A_THREAD_BYTES = 1024 * 1024
-
-
 # A row group may be this many times too large. More, and two of them would miss a file's target by far.
 MUCH_LARGER = 1.3
-
-
 _RECORD_COUNT = attrgetter("record_count")
 
 

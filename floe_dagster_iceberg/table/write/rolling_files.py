@@ -33,16 +33,10 @@ from floe_dagster_iceberg.table.write.partitioner import Partition
 
 # With fewer rows there is nothing to win.
 FEWEST_ROWS: Final = 20_000
-
-
 # Twice as many values as a dictionary can hold: Parquet gives it up at 2 MB.
 MOST_VALUES: Final = 2**20
-
-
 # Neighbours, because equal values often stand together, and from all over, because they do not always.
 _BLOCKS: Final = 16
-
-
 _BLOCK_ROWS: Final = 128
 
 

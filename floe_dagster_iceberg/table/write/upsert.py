@@ -22,8 +22,6 @@ from floe_dagster_iceberg.table.write.data_file_writer import DataFileWriter
 from floe_dagster_iceberg.table.write.delete import read_task, tasks_for
 
 _MOST_KEYS_LISTED = 200
-
-
 _HERE, _THERE = "__here", "__there"
 
 
