@@ -51,7 +51,6 @@ class FileChanges:
                     yield entry
 
     def remove(self, files: Iterable[DataFile]) -> None:
-        """Take data files out of the table."""
         self._removed_paths.update(file.file_path for file in files)
 
     @property
@@ -63,7 +62,7 @@ class FileChanges:
 
     @property
     def operation(self) -> Operation:
-        """What Iceberg calls a commit of these changes."""
+        """Iceberg's name for a commit of these changes."""
         if not self._removed_paths:
             return Operation.APPEND
         return Operation.OVERWRITE if self.added else Operation.DELETE

@@ -1,7 +1,7 @@
-"""Manifests and lists of them, read without working out again how such a file is read.
+"""Manifests and manifest lists, read with cached readers; and the error for corrupt files.
 
-PyIceberg turns the Avro schema in the head of every file into one of its own and builds a reader from
-that, which takes longer than reading a hundred entries. All manifests of a table have the same few schemas.
+PyIceberg converts the Avro schema of every file and builds a reader from it, which takes longer than reading a
+hundred entries. All manifests of a table have the same few schemas.
 """
 
 import zlib
@@ -36,7 +36,7 @@ from pyiceberg.table.snapshots import Snapshot
 from floe_dagster_iceberg.errors import ScanError
 
 R = TypeVar("R", ManifestEntry, ManifestFile)
-# Schemas hold the table's partition fields, so a process meets a few per table.
+# Schemas hold the table's partition fields, so there are a few per table.
 _READERS_KEPT: Final = 256
 SCHEMA_KEY: Final = "avro.schema"
 _HEAD: Final = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
@@ -64,7 +64,7 @@ def read_entries(
     discard_deleted: bool = True,
     keep: Callable[[DataFile], bool] = lambda _: True,
 ) -> list[ManifestEntry]:
-    """What a manifest lists, like `ManifestFile.fetch_manifest_entry`, or those of its files that are to be kept."""
+    """The entries of a manifest, like `ManifestFile.fetch_manifest_entry`, whose file `keep` accepts."""
     entries = list(_read(io.new_input(manifest.manifest_path), ManifestEntry))
     if not entries and (manifest.added_files_count or manifest.existing_files_count):
         raise EOFError("A manifest that lists files is empty.")
@@ -86,10 +86,10 @@ def read_manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
 def _read(file: InputFile, record_type: type[R]) -> Iterator[R]:
     with file.open() as stream:
         content = stream.read()
-    # PyIceberg's quick decoder reads on behind the end of what it is given, so that a file that was cut off may look
-    # like a shorter one. It gets blocks that are known to be whole.
+    # PyIceberg's fast decoder reads past the end of its input, so that a truncated file may look like a shorter one.
+    # It only gets blocks that are complete.
     if not content.startswith(MAGIC):
-        raise EOFError("This is no Avro file.")
+        raise EOFError("This is not an Avro file.")
     outside = StreamingBinaryDecoder(content)
     header = _HEAD.read(outside)
     if SCHEMA_KEY not in header.meta:
@@ -112,7 +112,7 @@ def _blocks(decoder: BinaryDecoder, sync: bytes, length: int) -> Iterator[tuple[
 
 @lru_cache(_READERS_KEPT)
 def reader_of(record_type: type[ManifestEntry | ManifestFile], avro_schema: str) -> Reader:
-    """What reads a record of files with a schema. It holds no state, so threads may share one."""
+    """The reader for records of a schema. It is stateless, so threads may share it."""
     written = AvroFileHeader(b"", {SCHEMA_KEY: avro_schema}, b"").get_schema()
     types: dict[int, Any]
     enums: dict[int, Any]

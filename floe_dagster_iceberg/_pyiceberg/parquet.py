@@ -36,7 +36,7 @@ def open_parquet_writer(output: OutputFile, schema: Schema, properties: dict[str
 
 
 def leave_without_dictionary(writer: ParquetFormatWriter, columns: Collection[str]) -> None:
-    """Write the values of some columns as they are; for a writer that has got no rows yet."""
+    """Write some columns without a dictionary; for a writer without rows."""
     if columns:
         paths = parquet_path_to_id_mapping(writer._file_schema)
         writer._parquet_writer_kwargs["use_dictionary"] = [path for path in paths if path not in columns]
@@ -48,9 +48,9 @@ def bytes_written(writer: ParquetFormatWriter) -> int:
 
 
 def close_quietly(writer: ParquetFormatWriter) -> None:
-    """Let go of a writer whose file is about to be deleted."""
+    """Close a writer whose file is about to be deleted."""
     if writer._writer is not None:
-        # Or Arrow would try to end the file properly once it is collected, and complain that it cannot.
+        # Or Arrow would try to finish the file when it is garbage-collected, and fail.
         writer._writer.is_open = False
     if writer._fos is not None:
         try:

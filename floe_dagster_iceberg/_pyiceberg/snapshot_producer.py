@@ -1,4 +1,4 @@
-"""Which manifests a commit puts together on its way, so that the list of them stays short."""
+"""Snapshots made of file changes, and the merging of small manifests that keeps their lists short."""
 # ruff: noqa: SLF001 - private parts are what this folder is for
 
 import itertools
@@ -45,15 +45,11 @@ from floe_dagster_iceberg.errors import CommitConflictError
 from floe_dagster_iceberg.telemetry import trace_properties
 
 MERGE_BELOW_FILES: Final = 100
-"""How many files a manifest lists that is not small.
-
-All in one would make the list shorter still, and dear for whoever replaces one partition: the
-manifest that lists its files is written anew.
-"""
+"""A manifest with fewer files is small. A single large manifest would have to be rewritten for each partition."""
 
 
 STEPS: Final = (10, MERGE_BELOW_FILES)
-"""Manifests become larger in steps: ten that list less than ten files, then ten that list less than a hundred.
+"""Manifests are merged in steps: ten with less than ten files each, then ten with less than a hundred.
 
 A single step would leave up to a hundred of them, and make every hundredth commit read them all.
 """
@@ -62,12 +58,9 @@ A single step would leave up to a hundred of them, and make every hundredth comm
 def groups_to_merge(
     metadata: TableMetadata, manifests: Sequence[ManifestFile], *, being_written: int
 ) -> Iterator[list[ManifestFile]]:
-    """Groups of small data manifests, oldest first, each of which is to become one.
+    """Groups of small data manifests to merge, oldest first, without those of the snapshot being written.
 
-    Args:
-        metadata: The table; its properties may switch this off or set the number of manifests.
-        manifests: What the new snapshot would list.
-        being_written: The new snapshot, whose own manifests are left alone.
+    Table properties may disable this or set the number of manifests.
     """
     properties = metadata.properties
     if properties.get(TableProperties.MANIFEST_MERGE_ENABLED, "true").lower() == "false":
@@ -91,13 +84,13 @@ def _live_files_in(manifest: ManifestFile) -> int:
 
 
 def is_writable(metadata: TableMetadata, spec_id: int) -> bool:
-    """Whether the columns that the partitions of a spec come from are still there to describe them."""
+    """Whether the source columns of a spec still exist."""
     columns = metadata.schema().field_ids
     return all(field.source_id in columns for field in metadata.specs()[spec_id].fields)
 
 
 def _full_groups(manifests: Sequence[ManifestFile], fewest: int, enough: int) -> Iterator[list[ManifestFile]]:
-    """Groups of manifests that list from `fewest` to less than `enough` files, each with enough together."""
+    """Groups of manifests with `fewest` to less than `enough` files, each group with enough together."""
     small = [manifest for manifest in manifests if fewest <= max(1, _live_files_in(manifest)) < enough]
     if len(small) * fewest < enough:
         return
@@ -112,7 +105,7 @@ def _full_groups(manifests: Sequence[ManifestFile], fewest: int, enough: int) ->
             group, files = [], 0
 
 
-# Merging at every call is what asking for a merge commit means; a table may set its own threshold.
+# A merge commit always merges; a table may set its own threshold.
 MERGE_COMMIT_MIN_MANIFESTS = 2
 
 
@@ -151,12 +144,11 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
     def validate_since(self, base_snapshot_id: int | None, *, row_filter: BooleanExpression) -> None:
         """Refuse to replace rows that others changed after the base snapshot.
 
-        Only the filter decides, never the table's isolation level: the removal is planned on what
-        the table has become, so rows that nobody here has seen would go with the others. Rewrites
-        of files, which change no row, do not matter.
+        Only the filter decides, not the table's isolation level: the removal is planned on the newest version, so
+        it would include rows that the writer has not seen. Rewrites of files, which change no row, do not matter.
 
         Raises:
-            CommitConflictError: Rows matching the filter came or went.
+            CommitConflictError: Rows matching the filter were added or removed.
         """
         table = self._transaction._table
         try:
@@ -166,7 +158,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             matches = _InclusiveMetricsEvaluator(self._metadata.schema(), row_filter)
             changed = any(matches.eval(entry.data_file) for entry in _changes_between(table, window.base, window.head))
         except ValidationException:
-            # The base has expired, or the branch was rolled back behind it: nobody knows what was changed.
+            # The base has expired, or the branch was rolled back behind it: the changes are unknown.
             changed = True
         if changed:
             raise CommitConflictError(
@@ -179,13 +171,13 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         Rows that others added meanwhile do not matter to a rewrite that changes no row.
 
         Raises:
-            CommitConflictError: A removed file is not what it was.
+            CommitConflictError: A removed file has changed.
         """
         metadata, table = self._metadata, self._transaction._table
         base, head = metadata.snapshot_by_id(base_snapshot_id or 0), metadata.snapshot_by_name(self._branch)
         if head is None or (base is not None and base.snapshot_id == head.snapshot_id):
             return
-        # The base has expired, or the branch was rolled back behind it: nobody knows what was deleted.
+        # The base has expired, or the branch was rolled back behind it: the deletes are unknown.
         is_known = base is not None and is_in_history(metadata, base.snapshot_id, of=head.snapshot_id)
         if base is None or not is_known or _has_new_deletes(self._changes, base, table.io):
             raise CommitConflictError(
@@ -198,8 +190,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         return manifest_writer(version, spec, schema, output, snapshot_id, self._compression)
 
     def _manifests(self) -> list[ManifestFile]:
-        # One after the other. Of PyIceberg's threads one may still be writing when another has failed
-        # and everything is cleaned up.
+        # Not in PyIceberg's threads: one may still be writing when another has failed and the files are deleted.
         snapshot_id, added = self._snapshot_id, ManifestEntryStatus.ADDED
         entries = [
             ManifestEntry.from_args(status=added, snapshot_id=snapshot_id, data_file=file)
@@ -262,7 +253,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         return merged
 
     def _merge_small(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Reading and writing the list is what a commit to an old table costs, so it is kept short."""
+        """Keep the manifest list short: reading and writing it dominates the commit to an old table."""
         for group in groups_to_merge(self._metadata, manifests, being_written=self._snapshot_id):
             entries = [
                 _with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
@@ -277,7 +268,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         return manifests
 
     def _delete_all_but(self, needed: set[str]) -> None:
-        """Manifests of this commit that were merged into another one are nobody's."""
+        """Delete manifests of this commit that were merged into another one."""
         merged = [path for path in self._written_manifests if path not in needed]
         self._written_manifests = [path for path in self._written_manifests if path in needed]
         delete_quietly(self.io, merged)
@@ -285,7 +276,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
     def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
         if self._operation is not Operation.REPLACE:
             return super()._summary(snapshot_properties or {})
-        # PyIceberg knows no replace; its totals are those of an overwrite.
+        # PyIceberg has no replace; its totals are those of an overwrite.
         self._operation = Operation.OVERWRITE
         summary = super()._summary(snapshot_properties or {})
         self._operation = Operation.REPLACE
@@ -325,8 +316,8 @@ def _changes_between(table: Table, base: Snapshot | None, head: Snapshot) -> Ite
 def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
     """Whether rows of one of the removed files were deleted after the base.
 
-    PyIceberg's own check counts from the sequence number of the head, and so misses what an earlier
-    commit deleted. Equality deletes may mean rows of any partition, so each of them is one too many.
+    PyIceberg's own check counts from the sequence number of the head, and so misses the deletes of earlier
+    commits. Equality deletes may apply to any partition, so each of them counts.
     """
     since, index = base.sequence_number or 0, DeleteFileIndex()
     for manifest in changes.unopened:
@@ -343,11 +334,7 @@ def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
 
 
 class ManifestRewriter:
-    """Writes manifests for a snapshot that is yet to be made, of entries that others have written.
-
-    They do not depend on the transaction that they are first meant for: a snapshot of the same id in
-    a later one can list them as well.
-    """
+    """Writes manifests of existing entries, for a snapshot in this transaction or, with the same id, a later one."""
 
     def __init__(self, transaction: TableTransaction, snapshot_id: int) -> None:
         self._producer = SnapshotProducer(
@@ -360,28 +347,23 @@ class ManifestRewriter:
         )
 
     def rewrite(self, manifests: Sequence[ManifestFile], *, target_size_bytes: int) -> Iterator[ManifestFile]:
-        """Live entries as they are, those of one partition beside each other, so that readers skip more.
-
-        Args:
-            manifests: Manifests of one partition spec.
-            target_size_bytes: Size at which a manifest is closed.
-        """
+        """Rewrite the live entries of one partition spec, sorted by partition, so that readers skip more manifests."""
         producer = self._producer
         entries = sorted(
             (entry for manifest in manifests for entry in read_entries(manifest, producer.io)),
             key=lambda entry: _sortable(entry.data_file.partition),
         )
-        waiting = iter(entries)
-        for first in waiting:
+        remaining = iter(entries)
+        for first in remaining:
             with producer.new_manifest_writer(producer.spec(manifests[0].partition_spec_id)) as writer:
-                for entry in itertools.chain([first], waiting):
+                for entry in itertools.chain([first], remaining):
                     writer.existing(entry)
                     if writer.tell() >= target_size_bytes:
                         break
             yield writer.to_manifest_file()
 
     def discard(self) -> None:
-        """Delete what was written; for a snapshot that definitely was not made."""
+        """Delete the manifests; for a snapshot that definitely was not made."""
         self._producer.discard()
 
 
