@@ -1,8 +1,8 @@
 """Data files of a commit: deleted if it fails, kept and listed if its outcome is unknown."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
@@ -43,7 +43,7 @@ class Outcome:
         return self._sent and not isinstance(error, errors.FloeStorageError)
 
 
-class UncommittedFiles(Outcome):
+class UncommittedFiles(Outcome, AbstractContextManager["UncommittedFiles"]):
     """All files that one operation writes.
 
     An error in the block deletes them, unless they may belong to the table; `CommitOutcomeUnknownError` lists them.
@@ -91,9 +91,6 @@ class UncommittedFiles(Outcome):
         self.next_attempt()
         while self._kept:
             self._kept.pop().discard()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
         if isinstance(error, errors.CommitOutcomeUnknownError):
