@@ -1,13 +1,23 @@
-"""What metadata says about an asset's table: typed, checked, merged from definition and output."""
+"""Settings of assets and inputs in their metadata: typed, validated, merged from definition and output."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, TypedDict, Unpack
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pydantic
 from dagster import MetadataValue
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel, first_duplicate
@@ -86,9 +96,10 @@ class _Settings(FrozenModel):
     kind: ClassVar[str]
 
     @classmethod
-    def metadata_keys(cls) -> set[str]:
+    @cache
+    def metadata_keys(cls) -> frozenset[str]:
         """The metadata keys that are read."""
-        return {str(field.alias) for field in cls.model_fields.values()}
+        return frozenset(str(field.alias) for field in cls.model_fields.values())
 
     @classmethod
     def _read(cls, metadata: Mapping[str, Any], owner: str) -> Self:
@@ -115,19 +126,19 @@ class AssetSettings(_Settings):
         default=None, alias="partition_expr", description="Column that holds the partition, or one per dimension."
     )
     write_mode: WriteMode | None = Field(
-        default=None, alias="iceberg/write_mode", description="What happens to the rows that are there already."
+        default=None, alias="iceberg/write_mode", description="What happens to existing rows."
     )
     upsert_keys: Columns = Field(
         default=(), alias="iceberg/upsert_keys", description="Columns that identify a row; only for upsert."
     )
     schema_evolution: EvolutionMode | None = Field(
-        default=None, alias="iceberg/schema_evolution", description="Which schema changes a write may bring along."
+        default=None, alias="iceberg/schema_evolution", description="Which schema changes a write may cause."
     )
     partition_spec: SpecSetting = Field(
-        default=None, alias="iceberg/partition_spec", description="How a new table's files are split."
+        default=None, alias="iceberg/partition_spec", description="Partitioning of a new table."
     )
     properties: Properties = Field(
-        default_factory=dict, alias="iceberg/properties", description="Table properties, added to those that are there."
+        default_factory=dict, alias="iceberg/properties", description="Table properties, added to existing ones."
     )
     sort_by: Columns = Field(
         default=(), alias="iceberg/sort_by", description="Columns by which the rows of each file are sorted."
@@ -144,7 +155,7 @@ class AssetSettings(_Settings):
         default=None, alias="iceberg/commit_strategy", description="How the commit treats manifests."
     )
     snapshot_properties: Properties = Field(
-        default_factory=dict, alias="iceberg/snapshot_properties", description="Properties kept in the snapshot."
+        default_factory=dict, alias="iceberg/snapshot_properties", description="Properties of the snapshot summary."
     )
     naive_timezone: Annotated[str, AfterValidator(_known_timezone)] = Field(
         default="UTC", alias="iceberg/naive_timezone", description="Time zone of timestamps that have none."
@@ -158,37 +169,36 @@ class AssetSettings(_Settings):
             raise ValueError(f"'iceberg/upsert_keys' is for upsert, but 'iceberg/write_mode' is {self.write_mode}")
         return self
 
-    @model_validator(mode="after")
-    def _check_snapshot_properties(self) -> Self:
-        for key in self.snapshot_properties:
+    @field_validator("snapshot_properties")
+    @classmethod
+    def _check_snapshot_properties(cls, properties: dict[str, str]) -> dict[str, str]:
+        for key in properties:
             if key.startswith(_WRITTEN_BY_US):
                 raise ValueError(f"snapshot property '{key}' is written by this package: choose another name")
-        if self.snapshot_properties:
-            WriteConfig(snapshot_properties=self.snapshot_properties)
-        return self
+        return dict(WriteConfig(snapshot_properties=properties).snapshot_properties)
 
     @classmethod
     def from_metadata(
         cls, definition: Mapping[str, Any] | None, output: Mapping[str, Any] | None = None, *, owner: str = "the asset"
     ) -> Self:
-        """Read the settings of an asset; what the output says goes before what the definition says.
+        """Read the settings of an asset; metadata of the output overrides that of the definition.
 
         Args:
             definition: Metadata of the asset's definition, plain or as `MetadataValue`s.
-            output: Metadata of this very output.
-            owner: Whose metadata it is, for error messages.
+            output: Metadata of this output.
+            owner: Name of the asset in error messages.
 
         Raises:
             ValidationError: A value is not valid, or an `iceberg/` key is unknown.
         """
         defined, given = _plain(definition), _plain(output)
         if given.get("iceberg/write_mode", WriteMode.UPSERT) != WriteMode.UPSERT:
-            # The output chose another mode than the keys were defined for.
+            # The keys were defined for another mode than that of the output.
             defined.pop("iceberg/upsert_keys", None)
         return cls._read(defined | given, owner)
 
     def resolve_write_mode(self, *, partitioned: bool, default: WriteMode) -> WriteMode:
-        """Return the mode of a write: as set, else the slice is replaced, else the IO manager's default."""
+        """The mode of a write: as set, else overwrite of the partition, else the IO manager's default."""
         if self.write_mode is not None:
             return self.write_mode
         if self.upsert_keys:
@@ -210,7 +220,7 @@ class InputSettings(_Settings):
     )
     snapshot_id: int | None = Field(default=None, alias="iceberg/snapshot_id", description="Snapshot to read.")
     as_of: AwareDatetime | None = Field(
-        default=None, alias="iceberg/as_of", description="Read the table as it was then; a time with an offset."
+        default=None, alias="iceberg/as_of", description="Read the table as of a time with an offset."
     )
     tag: str | None = Field(default=None, min_length=1, alias="iceberg/tag", description="Tag to read.")
     branch: str | None = Field(default=None, min_length=1, alias="iceberg/branch", description="Branch to read.")
@@ -220,7 +230,7 @@ class InputSettings(_Settings):
         versions = {"snapshot_id": self.snapshot_id, "as_of": self.as_of, "tag": self.tag, "branch": self.branch}
         chosen = [name for name, value in versions.items() if value is not None]
         if len(chosen) > 1:
-            raise ValueError(f"{' and '.join(chosen)} each choose a version of the table: give one of them")
+            raise ValueError(f"{' and '.join(chosen)} each choose a version of the table: set one of them")
         return self
 
     @classmethod
@@ -234,7 +244,7 @@ class InputSettings(_Settings):
 
 
 class SettingsArguments(TypedDict, total=False):
-    """What `iceberg_settings` takes: a keyword per metadata key, without its prefix."""
+    """The keywords of `iceberg_settings`: metadata keys without their prefix."""
 
     table: str
     schema: str
@@ -258,7 +268,7 @@ class SettingsArguments(TypedDict, total=False):
 
 
 def iceberg_settings(**settings: Unpack[SettingsArguments]) -> dict[str, Any]:
-    """Build the metadata of an asset, an output or an input, checked where it is written.
+    """Build the metadata of an asset, an output or an input, and validate it.
 
     >>> iceberg_settings(write_mode="upsert", upsert_keys=["id"])
     {'iceberg/write_mode': 'upsert', 'iceberg/upsert_keys': ['id']}
@@ -282,7 +292,7 @@ def table_identifier(
     default_namespace: str,
     table_name_pattern: str = "{asset_key}",
 ) -> TableIdentifier:
-    """Return the table of an asset: namespace and name from its key, unless its metadata says otherwise.
+    """The table of an asset: namespace and name from its key, unless its metadata names them.
 
     >>> str(table_identifier(["gold", "metrics", "daily"], AssetSettings(), default_namespace="public"))
     'gold.metrics_daily'
@@ -294,7 +304,7 @@ def table_identifier(
         table_name_pattern: Name of tables; `{asset_key}` stands for the key after its namespace.
 
     Raises:
-        ValidationError: The key has characters that a table name cannot have.
+        ValidationError: The key is not a valid table name.
     """
     *namespace, first = path[:2]
     name = table_name_pattern.replace("{asset_key}", "_".join((first, *path[2:])))

@@ -1,8 +1,7 @@
 """Which run, step and piece of work an IO manager serves.
 
-The one module that looks past Dagster's public contexts, at `step_context`: the tags of a
-run and its data versions are not to be had otherwise. Without it, as in a unit test with
-`build_output_context`, everything here has an answer all the same.
+The only module that uses `step_context`, which Dagster's contexts do not document: it gives access to the tags of a
+run and to data versions. Everything here also works without it, as in a unit test with `build_output_context`.
 """
 
 import hashlib
@@ -22,13 +21,7 @@ _RETRY_TAGS = frozenset({"dagster/retry_number", "dagster/is_resume_retry", "dag
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Where an output comes from.
-
-    Attributes:
-        run_id: The run.
-        work_id: The run that began this work: the first of a chain of retries.
-        step_key: The step.
-    """
+    """The run and step of an output; `work_id` is the first run of a chain of retries."""
 
     run_id: str
     work_id: str
@@ -36,19 +29,19 @@ class RunIdentity:
 
 
 def in_a_run(context: dg.OutputContext | dg.InputContext) -> bool:
-    """Whether Dagster itself made the context, in a run."""
+    """Whether the context belongs to a run."""
     return _step_context(context) is not None
 
 
 def load_run_identity(context: dg.OutputContext) -> RunIdentity:
-    """Tell which run and step an output belongs to.
+    """The run and step of an output.
 
-    Retries by Dagster and re-executions from failure continue the work of the run that failed.
-    A re-execution of all steps is new work: whoever asks for it wants the rows written again.
+    Retries by Dagster and re-executions from failure continue the work of the run that failed. A re-execution of
+    all steps is new work: its rows are written again.
     """
     step = _step_context(context)
     if step is None:
-        # Nothing says that two such calls are the same work, so they are not.
+        # Without a run, every call is new work.
         return RunIdentity(run_id="no-run", work_id=uuid.uuid4().hex, step_key="no-step")
     run = step.dagster_run
     return RunIdentity(
@@ -57,25 +50,25 @@ def load_run_identity(context: dg.OutputContext) -> RunIdentity:
 
 
 def _first_attempt(instance: Any, run: dg.DagsterRun, step_key: str) -> str:
-    """The run that began the work which this one goes on with; the run itself if it is new work."""
+    """The run that started the work which this one continues; the run itself if it is new work."""
     while run.parent_run_id is not None:
         parent = instance.get_run_by_id(run.parent_run_id)
         if parent is None:
-            # Deleted meanwhile; the root is the best that is known of a retry.
+            # The parent was deleted; the root is the best guess for a retry.
             return (run.root_run_id or run.run_id) if _is_tagged_as_retry(run) else run.run_id
-        if not _goes_on(instance, run, parent, step_key):
+        if not _continues(instance, run, parent, step_key):
             break
         run = parent
     return run.run_id
 
 
-def _goes_on(instance: Any, run: dg.DagsterRun, parent: dg.DagsterRun, step_key: str) -> bool:
-    # Tags alone do not tell: re-executing all steps of a retried run copies some of them.
+def _continues(instance: Any, run: dg.DagsterRun, parent: dg.DagsterRun, step_key: str) -> bool:
+    # Tags alone do not suffice: re-executing all steps of a retried run copies some of them.
     if parent.status is dg.DagsterRunStatus.SUCCESS:
         return False
     if _is_tagged_as_retry(run):
         return True
-    # Python's own `ReexecutionOptions.from_failure` sets no tag, only the steps to execute.
+    # `ReexecutionOptions.from_failure` sets no tag, only the steps to execute.
     return run.step_keys_to_execute is not None and not _succeeded(instance, parent, step_key)
 
 
@@ -89,17 +82,17 @@ def _succeeded(instance: Any, run: dg.DagsterRun, step_key: str) -> bool:
 
 
 def telemetry_of(context: dg.OutputContext | dg.InputContext) -> Telemetry:
-    """Where spans and log events of what a context asks for go; in a run, events show in Dagster's log viewer."""
+    """Telemetry for a context; in a run, events appear in Dagster's log viewer."""
     return Telemetry() if _step_context(context) is None else telemetry_of_run()
 
 
 def telemetry_of_run() -> Telemetry:
-    """Telemetry whose events show in Dagster's log viewer; only for use within a run."""
+    """Telemetry whose events appear in Dagster's log viewer; only for use within a run."""
     return Telemetry(logger=dg.get_dagster_logger(attrs.SCOPE))
 
 
 def describe_asset_run(context: dg.AssetExecutionContext) -> dict[str, str]:
-    """Which asset is being computed by whom, in the words of spans and log events."""
+    """Span attributes of the asset and run of a context."""
     return {
         attrs.RUN_ID: context.run.run_id,
         attrs.STEP_KEY: context.get_step_execution_context().step.key,
@@ -108,7 +101,7 @@ def describe_asset_run(context: dg.AssetExecutionContext) -> dict[str, str]:
 
 
 def describe_run(context: dg.OutputContext | dg.InputContext) -> dict[str, str]:
-    """Who asks for an output or input, in the words of spans and log events."""
+    """Span attributes of the run, asset and partitions of an output or input."""
     attributes: dict[str, str] = {}
     if (step := _step_context(context)) is not None:
         attributes |= {attrs.RUN_ID: step.run_id, attrs.STEP_KEY: step.step.key}
@@ -120,9 +113,9 @@ def describe_run(context: dg.OutputContext | dg.InputContext) -> dict[str, str]:
 
 
 def build_idempotency_key(context: dg.OutputContext, run: RunIdentity, partition_keys: Sequence[str]) -> str:
-    """A text that is the same for every attempt at the same output, and for no other."""
+    """A key that is the same for every attempt at an output, and different for every other output."""
     if context.has_asset_key:
-        # Not by its step: of a multi-asset a retry may need fewer assets, and then cuts it into other steps.
+        # Not by its step: a retry of a multi-asset may select fewer assets, which makes other steps.
         output = ["asset", context.asset_key.to_string()]
     else:
         output = ["op", run.step_key, context.name, context.mapping_key or ""]
@@ -133,7 +126,7 @@ def build_idempotency_key(context: dg.OutputContext, run: RunIdentity, partition
 def build_snapshot_properties(
     context: dg.OutputContext, run: RunIdentity, partition_keys: Sequence[str]
 ) -> dict[str, str]:
-    """Snapshot properties that lead from a table back to the run that wrote it."""
+    """Snapshot properties that identify the run that wrote it."""
     properties = {snapshot_properties.RUN_ID: run.run_id, snapshot_properties.STEP_KEY: run.step_key}
     if context.has_asset_key:
         properties[snapshot_properties.ASSET_KEY] = context.asset_key.to_user_string()
@@ -143,20 +136,20 @@ def build_snapshot_properties(
 
 
 def describe_keys(keys: Sequence[str]) -> str:
-    """Partition keys as a person would name them; long lists by their ends and length."""
+    """Partition keys as text; long lists are abbreviated."""
     if len(keys) <= _MOST_KEYS_SPELLED_OUT:
         return ",".join(keys)
     return f"{keys[0]}...{keys[-1]} ({len(keys)} partitions)"
 
 
 def keys_produced_by(context: dg.InputContext) -> frozenset[dg.AssetKey]:
-    """The assets that the step loading an input produces; an asset may read its own earlier partition."""
+    """The assets that the step of an input produces; an asset may read its own earlier partition."""
     step = _step_context(context)
     return frozenset() if step is None else frozenset(step.get_output_asset_keys())
 
 
 def set_data_version(context: dg.OutputContext, asset_key: dg.AssetKey, version: str) -> None:
-    """Make the snapshot the asset's data version; outside a run there is none to set."""
+    """Set the asset's data version; does nothing outside a run."""
     step = _step_context(context)
     if step is not None:
         step.set_data_version(asset_key, dg.DataVersion(version))

@@ -1,8 +1,8 @@
-"""Data files into Arrow, quickly where their columns are just what is asked for.
+"""Data files read into Arrow, with a fast path for files whose columns need no conversion.
 
-PyIceberg turns the Arrow schema of every file into one of its own, prunes that, binds the filter to it and walks all
-columns of every batch, which takes longer than reading a small file. None of it is needed for columns of plain types
-that are in the file as the table has them, or not at all. Other files are read as PyIceberg reads them.
+PyIceberg converts the Arrow schema of every file, prunes it, binds the filter to it and walks all columns of every
+batch, which takes longer than reading a small file. Columns of plain types that are in the file as in the table, or
+not at all, need none of it. Other files are read like PyIceberg reads them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,15 +15,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, pyarrow as pyiceberg_arrow
 from pyiceberg.io.pyarrow import (
-    ONE_MEGABYTE,
-    PYARROW_FIELD_DOC_KEY,
-    PYARROW_PARQUET_FIELD_ID_KEY,
     _get_column_projection_values,
     _read_all_delete_files,
     expression_to_pyarrow,
-    pyarrow_to_schema,
     schema_to_pyarrow,
 )
 from pyiceberg.manifest import DataFile, FileFormat
@@ -34,21 +30,14 @@ from pyiceberg.types import BinaryType, IcebergType, ListType, MapType, NestedFi
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.config import Config
 
-from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
-from floe_dagster_iceberg._pyiceberg.evaluators import project
+from floe_dagster_iceberg._pyiceberg.manifest_reader import reading_files
+from floe_dagster_iceberg._pyiceberg.parquet import project
 
 Deletes = Sequence[pa.ChunkedArray]
-
-
 _TEXTS = frozenset({pa.string(), pa.large_string()})
-
-
 _BYTES = frozenset({pa.binary(), pa.large_binary()})
-
-
-_PARQUET = ds.ParquetFileFormat(pre_buffer=True, buffer_size=8 * ONE_MEGABYTE)
-
-
+_PARQUET = ds.ParquetFileFormat(pre_buffer=True, buffer_size=8 * pyiceberg_arrow.ONE_MEGABYTE)
+_FIELD_ID = pyiceberg_arrow.PYARROW_PARQUET_FIELD_ID_KEY
 # Before version 3 Iceberg has no nanoseconds.
 _LAST_VERSION_IN_MICROSECONDS = 2
 
@@ -76,7 +65,7 @@ class FileReader:
         def read(task: FileScanTask) -> list[pa.RecordBatch]:
             return list(_first_rows(self._read(task, deletes.get(task.file.file_path, ())), self._limit))
 
-        # For one file no thread is quicker than this one.
+        # For one file, no thread is faster than this one.
         found = map(read, tasks) if len(tasks) == 1 else ExecutorFactory.get_or_create().map(read, tasks)
         # One table each: text may be large in one file and not in another.
         tables = [pa.Table.from_batches([batch]) for batch in _first_rows(chain.from_iterable(found), self._limit)]
@@ -85,7 +74,7 @@ class FileReader:
         return pa.concat_tables(tables, promote_options="permissive")
 
     def stream(self, tasks: Iterable[FileScanTask]) -> Iterator[pa.RecordBatch]:
-        """Rows of the tasks, one file after the other, a row group or so in memory at a time."""
+        """Rows of the tasks, one file after the other, about a row group in memory at a time."""
         for task in tasks:
             with reading_files(self._table_metadata.location):
                 deletes = _read_all_delete_files(self._io, [task])
@@ -105,13 +94,13 @@ class FileReader:
     def _read_converted(self, fragment: ds.FileFragment, file: DataFile, deletes: Deletes) -> Iterator[pa.RecordBatch]:
         """Like PyIceberg's `ArrowScan`, which loses NULL lists and maps of structs."""
         metadata = self._table_metadata
-        stored = pyarrow_to_schema(
+        stored = pyiceberg_arrow.pyarrow_to_schema(
             fragment.physical_schema,
             metadata.name_mapping(),
             downcast_ns_timestamp_to_us=self._downcasts_nanoseconds,
             format_version=metadata.format_version,
         )
-        # The value of a column may also be told by the partition of the file.
+        # The value of a column may also come from the partition of the file.
         by_partition = _get_column_projection_values(
             file, self._projected_schema, metadata.schema(), metadata.specs().get(file.spec_id), stored.field_ids
         )
@@ -145,8 +134,8 @@ class FileReader:
         return expression_to_pyarrow(bind(stored, translated, case_sensitive=True), stored)
 
     def _columns_in(self, stored: pa.Schema, file: DataFile) -> list[pa.Field | None] | None:
-        """For each wanted column that of the file, if it has one; None if a column has to be converted."""
-        by_id = {(field.metadata or {}).get(PYARROW_PARQUET_FIELD_ID_KEY): field for field in stored}
+        """The column of the file for each wanted one, if there is one; None if a column has to be converted."""
+        by_id = {(field.metadata or {}).get(_FIELD_ID): field for field in stored}
         if None in by_id:
             return None
         for column, types in self._filtered_types:
@@ -179,9 +168,9 @@ class FileReader:
         )
         for batch in scanner.to_batches():
             if batch.num_rows:
-                there = iter(batch.columns)
+                found = iter(batch.columns)
                 arrays = [
-                    pa.nulls(batch.num_rows, kind) if field is None else next(there)
+                    pa.nulls(batch.num_rows, kind) if field is None else next(found)
                     for kind, field in zip(types, columns, strict=True)
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -197,7 +186,7 @@ class FileReader:
 
     @cached_property
     def _wanted_types(self) -> list[tuple[NestedField, frozenset[pa.DataType]]]:
-        """The wanted columns, each with what it may be in a file so that nothing has to be converted."""
+        """The wanted columns, each with the types that need no conversion."""
         return [(field, _types_of(field.field_type)) for field in self._wanted]
 
     @cached_property
@@ -222,7 +211,6 @@ class FileReader:
 
     @cached_property
     def _found_field_ids(self) -> set[int]:
-        """Of the fields that have to be read from a file."""
         wanted = self._projected_schema
         nested = (ListType, MapType)
         ids = {field_id for field_id in wanted.field_ids if not isinstance(wanted.find_type(field_id), nested)}
@@ -270,7 +258,7 @@ def _undeleted(
 
 
 def _is_null_where_missing(column: NestedField, partition_sources: set[int]) -> bool:
-    # The value of a column may also be told by the partition of the file.
+    # The value of a column may also come from the partition of the file.
     return column.optional and column.initial_default is None and column.field_id not in partition_sources
 
 
@@ -285,7 +273,7 @@ def _types_of(kind: IcebergType) -> frozenset[pa.DataType]:
 
 
 def _to_field(column: NestedField, kind: pa.DataType) -> pa.Field:
-    doc = {PYARROW_FIELD_DOC_KEY: column.doc} if column.doc else None
+    doc = {pyiceberg_arrow.PYARROW_FIELD_DOC_KEY: column.doc} if column.doc else None
     return pa.field(column.name, kind, nullable=column.optional, metadata=doc)
 
 

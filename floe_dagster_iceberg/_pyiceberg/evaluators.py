@@ -1,6 +1,5 @@
-"""NULL and NaN where PyIceberg 0.12 loses or stumbles over them.
+"""Filters on partitions and statistics, where PyIceberg 0.12 stumbles over NULL and NaN.
 
-- A NULL list or map of structs is read and written as an empty one (apache/iceberg-python#3833).
 - A partition whose value is NULL makes the planning of `day < x or amount > y` fail, and counts
   as unequal to every value although its rows match no comparison.
 - Statistics without a NaN count are taken as proof that a column holds no NaN.
@@ -10,7 +9,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 from pyiceberg import expressions as expr
 from pyiceberg.expressions.visitors import (
     ROWS_MIGHT_NOT_MATCH,
@@ -24,12 +22,11 @@ from pyiceberg.expressions.visitors import (
     rewrite_not,
     visit,
 )
-from pyiceberg.io.pyarrow import ArrowAccessor, ArrowProjectionVisitor
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema, visit_with_partner
+from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
-from pyiceberg.types import DoubleType, FloatType, ListType, MapType, NestedField, StructType
+from pyiceberg.types import DoubleType, FloatType, NestedField, StructType
 
 Visit = Callable[..., expr.BooleanExpression]
 
@@ -103,43 +100,7 @@ class _ProvingVisitor(_StrictMetricsEvaluationVisitor):
         return not self._can_contain_nulls(term.ref().field.field_id)
 
 
-class _NullSafeProjection(ArrowProjectionVisitor):
-    """PyIceberg's projection, which would make a NULL list or map of structs an empty one."""
-
-    def list(self, list_type: ListType, lists: pa.Array | None, values: pa.Array | None) -> pa.Array | None:
-        if not isinstance(values, pa.StructArray) or not isinstance(lists, pa.ListArray | pa.LargeListArray):
-            return super().list(list_type, lists, values)
-        values = self._cast_if_needed(list_type.element_field, values)
-        copied = pa.LargeListArray.from_arrays(_own_offsets(lists), values, mask=lists.is_null())
-        make = pa.large_list if isinstance(lists, pa.LargeListArray) else pa.list_
-        return copied.cast(make(self._construct_field(list_type.element_field, values.type)))
-
-    def map(
-        self, map_type: MapType, maps: pa.Array | None, keys: pa.Array | None, values: pa.Array | None
-    ) -> pa.Array | None:
-        if not isinstance(values, pa.StructArray) or not isinstance(maps, pa.MapArray) or keys is None:
-            return super().map(map_type, maps, keys, values)
-        keys = self._cast_if_needed(map_type.key_field, keys)
-        values = self._cast_if_needed(map_type.value_field, values)
-        key_field = self._construct_field(map_type.key_field, keys.type)
-        value_field = self._construct_field(map_type.value_field, values.type)
-        arrow_type = pa.map_(key_field, value_field)
-        return pa.MapArray.from_arrays(_own_offsets(maps), keys, values, arrow_type, mask=maps.is_null())
-
-
-def project(batch: pa.RecordBatch, *, file_schema: Schema, requested_schema: Schema, **settings: Any) -> pa.RecordBatch:
-    """The batch in the order and types of another schema; settings are those of `ArrowProjectionVisitor`."""
-    visitor, accessor = _NullSafeProjection(file_schema, **settings), ArrowAccessor(file_schema)
-    return pa.RecordBatch.from_struct_array(visit_with_partner(requested_schema, batch, visitor, accessor))
-
-
-def _own_offsets(nested: pa.Array) -> pa.Array:
-    # Arrow takes no mask together with a slice of offsets, which a slice of a batch has.
-    return pa.array(nested.offsets.to_numpy())
-
-
 Matches = Callable[[Record], bool]
-
 
 _COMPARISONS: dict[type[Any], Callable[[Any, Any], bool]] = {
     expr.BoundEqualTo: operator.eq,

@@ -10,8 +10,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, Manif
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
-from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests, reading_files
 
 
 @dataclass
@@ -52,7 +51,6 @@ class FileChanges:
                     yield entry
 
     def remove(self, files: Iterable[DataFile]) -> None:
-        """Take data files out of the table."""
         self._removed_paths.update(file.file_path for file in files)
 
     @property
@@ -64,7 +62,7 @@ class FileChanges:
 
     @property
     def operation(self) -> Operation:
-        """What Iceberg calls a commit of these changes."""
+        """Iceberg's name for a commit of these changes."""
         if not self._removed_paths:
             return Operation.APPEND
         return Operation.OVERWRITE if self.added else Operation.DELETE

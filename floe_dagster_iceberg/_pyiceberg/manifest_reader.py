@@ -1,13 +1,16 @@
-"""Manifests and lists of them, read without working out again how such a file is read.
+"""Manifests and manifest lists, read with cached readers; and the error for corrupt files.
 
-PyIceberg turns the Avro schema in the head of every file into one of its own and builds a reader from
-that, which takes longer than reading a hundred entries. All manifests of a table have the same few schemas.
+PyIceberg converts the Avro schema of every file and builds a reader from it, which takes longer than reading a
+hundred entries. All manifests of a table have the same few schemas.
 """
 
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
+import pyarrow as pa
 from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder, new_decoder
 from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.reader import Reader
@@ -30,17 +33,28 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table.snapshots import Snapshot
 
+from floe_dagster_iceberg.errors import ScanError
+
 R = TypeVar("R", ManifestEntry, ManifestFile)
-
-
-# Schemas hold the table's partition fields, so a process meets a few per table.
+# Schemas hold the table's partition fields, so there are a few per table.
 _READERS_KEPT: Final = 256
-
-
 SCHEMA_KEY: Final = "avro.schema"
-
-
 _HEAD: Final = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
+# What Arrow's Parquet reader and PyIceberg's Avro reader raise when bytes are not what they should be.
+_CORRUPT: Final = (pa.ArrowInvalid, EOFError, SystemError, UnicodeDecodeError, zlib.error)
+
+
+@contextmanager
+def reading_files(location: str) -> Iterator[None]:
+    """Report corrupt data files and manifests of the table at a location as `ScanError`."""
+    try:
+        yield
+    except _CORRUPT as error:
+        # Not chained: Arrow's messages may show a value.
+        raise ScanError(
+            f"A file of the table in '{location}' is corrupt and cannot be read ({type(error).__name__}). "
+            "Restore it, or roll the table back to a snapshot that does not need it."
+        ) from None
 
 
 def read_entries(
@@ -50,7 +64,7 @@ def read_entries(
     discard_deleted: bool = True,
     keep: Callable[[DataFile], bool] = lambda _: True,
 ) -> list[ManifestEntry]:
-    """What a manifest lists, like `ManifestFile.fetch_manifest_entry`, or those of its files that are to be kept."""
+    """The entries of a manifest, like `ManifestFile.fetch_manifest_entry`, whose file `keep` accepts."""
     entries = list(_read(io.new_input(manifest.manifest_path), ManifestEntry))
     if not entries and (manifest.added_files_count or manifest.existing_files_count):
         raise EOFError("A manifest that lists files is empty.")
@@ -72,10 +86,10 @@ def read_manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
 def _read(file: InputFile, record_type: type[R]) -> Iterator[R]:
     with file.open() as stream:
         content = stream.read()
-    # PyIceberg's quick decoder reads on behind the end of what it is given, so that a file that was cut off may look
-    # like a shorter one. It gets blocks that are known to be whole.
+    # PyIceberg's fast decoder reads past the end of its input, so that a truncated file may look like a shorter one.
+    # It only gets blocks that are complete.
     if not content.startswith(MAGIC):
-        raise EOFError("This is no Avro file.")
+        raise EOFError("This is not an Avro file.")
     outside = StreamingBinaryDecoder(content)
     header = _HEAD.read(outside)
     if SCHEMA_KEY not in header.meta:
@@ -98,7 +112,7 @@ def _blocks(decoder: BinaryDecoder, sync: bytes, length: int) -> Iterator[tuple[
 
 @lru_cache(_READERS_KEPT)
 def reader_of(record_type: type[ManifestEntry | ManifestFile], avro_schema: str) -> Reader:
-    """What reads a record of files with a schema. It holds no state, so threads may share one."""
+    """The reader for records of a schema. It is stateless, so threads may share it."""
     written = AvroFileHeader(b"", {SCHEMA_KEY: avro_schema}, b"").get_schema()
     types: dict[int, Any]
     enums: dict[int, Any]

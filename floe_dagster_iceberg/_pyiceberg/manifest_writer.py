@@ -1,10 +1,8 @@
-"""Manifests, written without working out again how such a file is written.
+"""Manifests, written with cached encoders and in one piece.
 
-PyIceberg derives an encoder and an Avro schema from the partition spec for every manifest, compresses every entry by
-itself, hands its header to the storage in hundreds of pieces, and asks the storage for the length of what it has
-just sent. Here the first two are remembered, entries are compressed together, and a manifest is sent at once.
+PyIceberg derives an encoder and an Avro schema from the partition spec for every manifest, compresses every entry
+separately, sends the header in hundreds of pieces, and asks the storage for the length of the file.
 """
-# ruff: noqa: SLF001 - private parts are what this folder is for
 
 import io
 import json
@@ -38,14 +36,9 @@ from floe_dagster_iceberg._pyiceberg.manifest_reader import SCHEMA_KEY
 
 # A process writes to a few specs per table.
 _SHAPES_KEPT: Final = 256
-
-
 # Some fifty entries: enough to compress well, and little against the size at which a manifest is closed.
 _BLOCK_BYTES: Final = 16_000
-
-
 _HEAD: Final = construct_writer(META_SCHEMA)
-
 
 # The numbers that Avro writes in one or two bytes.
 _SMALL: Final = [bytes([2 * number]) for number in range(64)] + [
@@ -54,7 +47,7 @@ _SMALL: Final = [bytes([2 * number]) for number in range(64)] + [
 
 
 class _Shape(NamedTuple):
-    """How entries of one kind of partition are written. It holds no state, so threads may share one."""
+    """How entries of a partition type are written. It is stateless, so threads may share it."""
 
     avro_schema: str
     writer: Writer
@@ -71,7 +64,7 @@ class _Encoder(BinaryEncoder):
 
 
 class _Length:
-    """What stands for a file of which nothing but the length is asked any more."""
+    """Stands for a written file, of which PyIceberg only needs the length."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -81,7 +74,7 @@ class _Length:
 
 
 class _ManifestFile(AvroOutputFile[ManifestEntry]):
-    """An Avro file that is put together in memory, and stored when it is complete."""
+    """An Avro file that is built in memory, and stored when it is complete."""
 
     def __init__(self, output_file: OutputFile, shape: _Shape, metadata: dict[str, str]) -> None:
         # Not PyIceberg's own, which would build an encoder.
@@ -108,7 +101,7 @@ class _ManifestFile(AvroOutputFile[ManifestEntry]):
             self._end_block()
 
     def tell(self) -> int:
-        """How long the file is at least."""
+        """The minimum length of the file."""
         return self._content.tell()
 
     def __exit__(
@@ -136,14 +129,18 @@ class _ManifestFile(AvroOutputFile[ManifestEntry]):
         self._entries_in_block = 0
 
 
-class _QuickV1(ManifestWriterV1):
+class _InMemory(ManifestWriter):
     def new_writer(self) -> AvroOutputFile[ManifestEntry]:
-        return _open(self)
+        shape = shape_of(self.version, self._spec.partition_type(self._schema))
+        return _ManifestFile(self._output_file, shape, self._meta)
 
 
-class _QuickV2(ManifestWriterV2):
-    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
-        return _open(self)
+class _InMemoryV1(_InMemory, ManifestWriterV1):
+    pass
+
+
+class _InMemoryV2(_InMemory, ManifestWriterV2):
+    pass
 
 
 def manifest_writer(  # noqa: PLR0917 - like PyIceberg's own
@@ -155,15 +152,13 @@ def manifest_writer(  # noqa: PLR0917 - like PyIceberg's own
     compression: AvroCompressionCodec,
 ) -> ManifestWriter:
     """A writer of a data manifest, like `pyiceberg.manifest.write_manifest`."""
-    kind = {1: _QuickV1, 2: _QuickV2}.get(version)
-    if kind is None:
-        raise ValueError(f"Cannot write manifest for table version: {version}")
-    return kind(spec, schema, output_file, snapshot_id, compression)
-
-
-def _open(writer: ManifestWriter) -> _ManifestFile:
-    shape = shape_of(writer.version, writer._spec.partition_type(writer._schema))
-    return _ManifestFile(writer._output_file, shape, writer._meta)
+    match version:
+        case 1:
+            return _InMemoryV1(spec, schema, output_file, snapshot_id, compression)
+        case 2:
+            return _InMemoryV2(spec, schema, output_file, snapshot_id, compression)
+        case _:
+            raise ValueError(f"Cannot write manifest for table version: {version}")
 
 
 @lru_cache(_SHAPES_KEPT)

@@ -1,8 +1,7 @@
-"""HTTP with bounds: every request has time-outs, and only what is safe is sent again.
+"""PyIceberg's REST catalog with timeouts, safe retries and OAuth2 client credentials.
 
-A request that may have reached the server is repeated only when repeating it changes
-nothing: GET and HEAD. Anything else is repeated only when the server refused to look at it
-(429) or when no connection came about.
+A request that may have reached the server is retried only if it is idempotent: GET and HEAD. Others are retried only
+if the server rejected them unread (429), or if there was no connection.
 """
 
 import threading
@@ -18,16 +17,9 @@ from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError, Se
 from pyiceberg.io import FileIO
 from pyiceberg.table import StagedTable
 from pyiceberg.typedef import EMPTY_DICT
-from requests import PreparedRequest, Response, Session
+from requests import PreparedRequest, Response, Session, exceptions as http_errors
 from requests.adapters import BaseAdapter
-from requests.exceptions import (
-    ChunkedEncodingError,
-    ConnectionError as NoConnection,
-    ConnectTimeout,
-    RequestException,
-    SSLError,
-    Timeout,
-)
+from requests.exceptions import RequestException
 from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
@@ -37,21 +29,15 @@ from floe_dagster_iceberg.secrets import remember_secret
 from floe_dagster_iceberg.telemetry import Telemetry, attributes as attrs
 
 _TOO_MANY_REQUESTS = 429
-
-
 _UNAVAILABLE = 503
-
-
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
-# Load balancers drop idle connections without a word; what is sent on one of them may or may not arrive.
+# Load balancers drop idle connections silently; a request sent on one of them may or may not arrive.
 _LONGEST_IDLE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class HttpPolicy:
-    """How long to wait for an answer, and how often to ask."""
+    """Timeouts and retries of HTTP requests."""
 
     connect_timeout_seconds: float = 10.0
     read_timeout_seconds: float = 60.0
@@ -77,7 +63,7 @@ class BoundedAdapter(BaseAdapter):
         self._last_used = clock()
 
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]
-        """Send a request, again where that is safe, until the policy's attempts or time are used up."""
+        """Send a request, with safe retries, until the policy's attempts or time are used up."""
         deadline = self._clock() + self._policy.total_timeout_seconds
         is_safe = self._repeat_all or request.method in _SAFE_METHODS
         out_of_attempts = stop_after_attempt(self._policy.retry.max_attempts)
@@ -94,7 +80,6 @@ class BoundedAdapter(BaseAdapter):
         return response
 
     def close(self) -> None:
-        """Give back the connections."""
         self._inner.close()
 
     def _attempt(self, request: PreparedRequest, deadline: float, options: dict[str, Any]) -> Response:
@@ -109,7 +94,7 @@ class BoundedAdapter(BaseAdapter):
             self._last_used = self._clock()
 
     def _wait(self, state: RetryCallState) -> float:
-        """Seconds until the next attempt: more each time, and no less than the server asks for."""
+        """Seconds until the next attempt: exponential, and no less than the server asks for."""
         outcome, limits = _outcome(state), self._policy.retry
         header = outcome.headers.get("Retry-After", "") if isinstance(outcome, Response) else ""
         asked = float(header) if header.isdecimal() else 0.0
@@ -118,7 +103,7 @@ class BoundedAdapter(BaseAdapter):
 
 
 def bound_session(session: Session, policy: HttpPolicy, *, repeat_all: bool = False) -> Session:
-    """Put every adapter of a session under a policy, and return the session."""
+    """Apply a policy to every adapter of a session, and return the session."""
     for prefix, adapter in list(session.adapters.items()):
         session.mount(prefix, BoundedAdapter(adapter, policy, repeat_all=repeat_all))
     return session
@@ -129,11 +114,10 @@ def never_sent(error: BaseException) -> bool:
     reason: Any = error.args[0] if error.args else None
     if isinstance(reason, MaxRetryError):
         reason = reason.reason
-    return isinstance(error, ConnectTimeout) or isinstance(reason, NewConnectionError)
+    return isinstance(error, http_errors.ConnectTimeout) or isinstance(reason, NewConnectionError)
 
 
 def _outcome(state: RetryCallState) -> Response | BaseException:
-    """What an attempt ended with."""
     if state.outcome is None:
         raise ValueError("The attempt has not ended.")
     return state.outcome.exception() or state.outcome.result()
@@ -147,39 +131,23 @@ def _close_response(state: RetryCallState) -> None:
 def _is_worth_repeating(outcome: Response | BaseException, *, is_safe: bool) -> bool:
     if isinstance(outcome, Response):
         return outcome.status_code == _TOO_MANY_REQUESTS or (is_safe and outcome.status_code == _UNAVAILABLE)
-    # A certificate that does not fit will not fit a second later.
-    if not isinstance(outcome, RequestException) or isinstance(outcome, SSLError):
+    # A certificate that is invalid will still be invalid a second later.
+    if not isinstance(outcome, RequestException) or isinstance(outcome, http_errors.SSLError):
         return False
-    return never_sent(outcome) or (is_safe and isinstance(outcome, NoConnection | Timeout | ChunkedEncodingError))
+    broken = (http_errors.ConnectionError, http_errors.Timeout, http_errors.ChunkedEncodingError)
+    return never_sent(outcome) or (is_safe and isinstance(outcome, broken))
 
 
 _telemetry = Telemetry()
-
-
 _ACCESS_DELEGATION = "X-Iceberg-Access-Delegation"
-
-
 _REFUSED_TOKEN = (401, 419)
-
-
 _REFRESH_MARGIN_SECONDS = 60.0
-
-
-# Where the files are is the client's own knowledge: in a cluster the server knows their machine by another name.
+# The client's own settings: in a cluster the server knows the storage by another address.
 _ADDRESSING = ("s3.endpoint", "s3.force-virtual-addressing", "gcs.service.host", "adls.account-host", "py-io-impl")
 
-
-# The only words of a token endpoint's answer that are safe to repeat.
-_OAUTH_ERRORS = frozenset(
-    {
-        "invalid_request",
-        "invalid_client",
-        "invalid_grant",
-        "unauthorized_client",
-        "unsupported_grant_type",
-        "invalid_scope",
-    }
-)
+# The only words of a token endpoint's response that are safe to repeat.
+_BAD_CLIENT = ("invalid_client", "unauthorized_client", "invalid_grant")
+_OAUTH_ERRORS = (*_BAD_CLIENT, "invalid_request", "unsupported_grant_type", "invalid_scope")
 
 
 class _Token(pydantic.BaseModel):
@@ -207,7 +175,7 @@ class ClientCredentials(AuthManager):
         self._expires_at = 0.0
 
     def auth_header(self) -> str:
-        """The Authorization header, with a token that is still good."""
+        """The Authorization header, with a valid token."""
         with self._lock:
             if self._token is None or self._clock() >= self._expires_at:
                 self._renew()
@@ -228,19 +196,16 @@ class ClientCredentials(AuthManager):
         self._expires_at = self._clock() + lifetime - min(_REFRESH_MARGIN_SECONDS, lifetime / 2)
 
     def _ask_for_token(self) -> _Token:
-        response = self._ask()
+        # Asking twice for a token does no harm, so every failure may be retried.
+        with bound_session(Session(), self._policy, repeat_all=True) as session:
+            response = session.post(self._token_url, data={"grant_type": "client_credentials", **self._form})
         if not response.ok:
             raise self._refusal(response)
         try:
             return _Token.model_validate_json(response.content)
         except pydantic.ValidationError:
-            # Not chained: Pydantic quotes what it refused, here possibly a token.
-            raise CatalogConnectionError(self._catalog, reason="the token endpoint's answer holds no token") from None
-
-    def _ask(self) -> Response:
-        # Asking twice for a token does no harm, so every failure may be repeated.
-        with bound_session(Session(), self._policy, repeat_all=True) as session:
-            return session.post(self._token_url, data={"grant_type": "client_credentials", **self._form})
+            # Not chained: Pydantic quotes the input, here possibly a token.
+            raise CatalogConnectionError(self._catalog, reason="the token endpoint's response has no token") from None
 
     def _refusal(self, response: Response) -> CatalogAuthenticationError | CatalogConnectionError:
         reason = f"HTTP {response.status_code} from the token endpoint"
@@ -251,7 +216,7 @@ class ClientCredentials(AuthManager):
 
 
 class FloeRestCatalog(RestCatalog):
-    """PyIceberg's REST catalog; requests are bounded, and an unclear commit is reported as such."""
+    """PyIceberg's REST catalog; requests are bounded, and a commit whose outcome is unknown is reported as such."""
 
     def __init__(
         self,
@@ -268,11 +233,11 @@ class FloeRestCatalog(RestCatalog):
         super().__init__(name, **properties)
 
     def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
-        """Commit; unless the server clearly refused or was never reached, a failure leaves the outcome unknown."""
+        """Commit; unless the server refused it or was never reached, a failure leaves the outcome unknown."""
         try:
             return super().commit_table(table, requirements, updates)
         except (ServerError, ServiceUnavailableError, pydantic.ValidationError) as error:
-            raise CommitStateUnknownException(f"{type(error).__name__} in answer to a commit") from error
+            raise CommitStateUnknownException(f"{type(error).__name__} in response to a commit") from error
         except RequestException as error:
             if never_sent(error):
                 raise
@@ -294,7 +259,7 @@ class FloeRestCatalog(RestCatalog):
 
     def _create_session(self) -> Session:
         session = super()._create_session()
-        # Left alone, PyIceberg sends "Bearer None" when it knows neither token nor client.
+        # By default PyIceberg sends "Bearer None" if it has neither token nor client.
         if self._client_credentials is not None or "token" not in self.properties:
             self._auth_manager = self._client_credentials or NoopAuthManager()
             session.auth = AuthManagerAdapter(self._auth_manager)
@@ -309,7 +274,7 @@ class FloeRestCatalog(RestCatalog):
     def _response_to_staged_table(
         self, identifier_tuple: tuple[str, ...], table_response: TableResponse
     ) -> StagedTable:
-        # PyIceberg looks for vended credentials by the metadata file, which a table that is yet to come has not.
+        # PyIceberg looks for vended credentials by the metadata file, which a new table does not have.
         location = table_response.metadata.location
         vended = self._resolve_storage_credentials(table_response.storage_credentials, location)
         config = {**table_response.config, **vended}
@@ -319,17 +284,16 @@ class FloeRestCatalog(RestCatalog):
         if response.status_code not in _REFUSED_TOKEN:
             return
         if self._client_credentials is None:
-            # PyIceberg would ask once more; without a way to get another token that is without effect.
+            # PyIceberg would retry, which is useless without a way to get another token.
             response.close()
             raise CatalogAuthenticationError(str(self.name), reason=f"HTTP {response.status_code}")
         self._client_credentials.forget()
 
 
 class PolarisCatalog(FloeRestCatalog):
-    """The same for Polaris, whose own requests show in traces under its name."""
+    """The same for Polaris, whose own requests appear in traces under its name."""
 
     def create_namespace(self, namespace: Any, properties: Any = EMPTY_DICT) -> None:
-        """Create a namespace."""
         levels = self.identifier_to_tuple(namespace)
         # Names of properties only: their values are the user's.
         attributes = {

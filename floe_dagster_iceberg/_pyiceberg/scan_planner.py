@@ -1,4 +1,4 @@
-"""Scans planned on our terms: NULL partitions are no trouble, and manifests are read the quick way."""
+"""Scan planning that supports NULL partitions and uses our manifest reader."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -13,9 +13,8 @@ from pyiceberg.typedef import KeyDefaultDict
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
-from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
 from floe_dagster_iceberg._pyiceberg.evaluators import matching, residual_evaluator
-from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests, reading_files
 
 
 class _Planner(ManifestGroupPlanner):
@@ -23,7 +22,7 @@ class _Planner(ManifestGroupPlanner):
         may_match = KeyDefaultDict(self._build_manifest_evaluator)
         matching = [manifest for manifest in manifests if may_match[manifest.partition_spec_id](manifest)]
         oldest = min((manifest.min_sequence_number or 0 for manifest in matching if _lists_data(manifest)), default=0)
-        # Deletes that are older than all data concern none of it.
+        # Deletes that are older than all data do not apply to it.
         opened = [
             manifest for manifest in matching if _lists_data(manifest) or (manifest.sequence_number or 0) >= oldest
         ]
@@ -52,7 +51,7 @@ class _Planner(ManifestGroupPlanner):
 
 
 class NullSafeScan(DataScan):
-    """A scan that can be planned whatever the partitions hold."""
+    """A scan that can be planned with NULL in partitions."""
 
     @classmethod
     def of_table(cls, table: Table, **settings: Any) -> "NullSafeScan":
@@ -71,7 +70,7 @@ class NullSafeScan(DataScan):
         return reader.to_table(self.plan_files())
 
     def plan_files(self) -> Iterable[FileScanTask]:
-        """Like PyIceberg's; rows that are deleted in a way it cannot read are no programming mistake.
+        """Like PyIceberg's, with another error for deletes that it cannot read.
 
         Raises:
             NotImplementedError: The table has equality deletes.

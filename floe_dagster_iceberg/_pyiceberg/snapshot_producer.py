@@ -1,4 +1,4 @@
-"""Which manifests a commit puts together on its way, so that the list of them stays short."""
+"""Snapshots made of file changes, and the merging of small manifests that keeps their lists short."""
 # ruff: noqa: SLF001 - private parts are what this folder is for
 
 import itertools
@@ -45,15 +45,11 @@ from floe_dagster_iceberg.errors import CommitConflictError
 from floe_dagster_iceberg.telemetry import trace_properties
 
 MERGE_BELOW_FILES: Final = 100
-"""How many files a manifest lists that is not small.
-
-All in one would make the list shorter still, and dear for whoever replaces one partition: the
-manifest that lists its files is written anew.
-"""
+"""A manifest with fewer files is small. A single large manifest would have to be rewritten for each partition."""
 
 
 STEPS: Final = (10, MERGE_BELOW_FILES)
-"""Manifests become larger in steps: ten that list less than ten files, then ten that list less than a hundred.
+"""Manifests are merged in steps: ten with less than ten files each, then ten with less than a hundred.
 
 A single step would leave up to a hundred of them, and make every hundredth commit read them all.
 """
@@ -62,45 +58,40 @@ A single step would leave up to a hundred of them, and make every hundredth comm
 def groups_to_merge(
     metadata: TableMetadata, manifests: Sequence[ManifestFile], *, being_written: int
 ) -> Iterator[list[ManifestFile]]:
-    """Groups of small data manifests, oldest first, each of which is to become one.
+    """Groups of small data manifests to merge, oldest first, without those of the snapshot being written.
 
-    Args:
-        metadata: The table; its properties may switch this off or set the number of manifests.
-        manifests: What the new snapshot would list.
-        being_written: The new snapshot, whose own manifests are left alone.
+    Table properties may disable this or set the number of manifests.
     """
     properties = metadata.properties
     if properties.get(TableProperties.MANIFEST_MERGE_ENABLED, "true").lower() == "false":
         return
     given = properties.get(TableProperties.MANIFEST_MIN_MERGE_COUNT)
     steps = STEPS if given is None else (int(given),)
-    data = [
-        manifest
-        for manifest in manifests
-        if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id != being_written
-    ]
-    for spec_id in sorted({manifest.partition_spec_id for manifest in data}):
+    by_spec: dict[int, list[ManifestFile]] = defaultdict(list)
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id != being_written:
+            by_spec[manifest.partition_spec_id].append(manifest)
+    for spec_id, of_spec in by_spec.items():
         if is_writable(metadata, spec_id):
-            of_spec = [manifest for manifest in data if manifest.partition_spec_id == spec_id]
             for fewest, enough in zip((1, *steps), steps, strict=False):
                 yield from _full_groups(of_spec, fewest, enough)
 
 
-def live_files_in(manifest: ManifestFile) -> int:
+def _live_files_in(manifest: ManifestFile) -> int:
     """How many files the manifest adds or keeps; many, when an old writer did not say."""
-    counts = (manifest.added_files_count, manifest.existing_files_count)
-    return sum(sys.maxsize if count is None else count for count in counts)
+    added, existing = manifest.added_files_count, manifest.existing_files_count
+    return sys.maxsize if added is None or existing is None else added + existing
 
 
 def is_writable(metadata: TableMetadata, spec_id: int) -> bool:
-    """Whether the columns that the partitions of a spec come from are still there to describe them."""
+    """Whether the source columns of a spec still exist."""
     columns = metadata.schema().field_ids
     return all(field.source_id in columns for field in metadata.specs()[spec_id].fields)
 
 
 def _full_groups(manifests: Sequence[ManifestFile], fewest: int, enough: int) -> Iterator[list[ManifestFile]]:
-    """Groups of manifests that list from `fewest` to less than `enough` files, each with enough together."""
-    small = [manifest for manifest in manifests if fewest <= max(1, live_files_in(manifest)) < enough]
+    """Groups of manifests with `fewest` to less than `enough` files, each group with enough together."""
+    small = [manifest for manifest in manifests if fewest <= max(1, _live_files_in(manifest)) < enough]
     if len(small) * fewest < enough:
         return
     small.sort(key=lambda manifest: manifest.sequence_number)
@@ -108,13 +99,13 @@ def _full_groups(manifests: Sequence[ManifestFile], fewest: int, enough: int) ->
     files = 0
     for manifest in small:
         group.append(manifest)
-        files += live_files_in(manifest)
+        files += _live_files_in(manifest)
         if files >= enough and len(group) > 1:
             yield group
             group, files = [], 0
 
 
-# Merging at every call is what asking for a merge commit means; a table may set its own threshold.
+# A merge commit always merges; a table may set its own threshold.
 MERGE_COMMIT_MIN_MANIFESTS = 2
 
 
@@ -132,14 +123,11 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         branch: str,
         merge_manifests: bool = False,
     ) -> None:
+        properties = {**snapshot_properties, **trace_properties()}
         self.io, self._branch = transaction.table.io, branch
-        super().__init__(
-            operation,
-            transaction,
-            self.io,
-            snapshot_properties={**snapshot_properties, **trace_properties()},
-            branch=branch,
-        )
+        # As the snapshot finds it: nothing else is staged between here and its commit.
+        self._metadata = transaction.table_metadata
+        super().__init__(operation, transaction, self.io, snapshot_properties=properties, branch=branch)
         # Chosen by the caller and kept over attempts, so that a commit whose response was lost can be recognised.
         self._snapshot_id = snapshot_id
         self._changes = changes
@@ -149,34 +137,28 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         for entry in changes.removed:
             self.delete_data_file(entry.data_file)
 
-    @property
-    def written_manifests(self) -> list[str]:
-        """Manifests written for this snapshot."""
-        return list(self._written_manifests)
-
     def discard(self) -> None:
-        """Delete what was written; for a snapshot that definitely was not made."""
-        delete_quietly(self.io, self.written_manifests)
+        """Delete the manifests written so far; for a snapshot that definitely was not made."""
+        delete_quietly(self.io, self._written_manifests)
 
     def validate_since(self, base_snapshot_id: int | None, *, row_filter: BooleanExpression) -> None:
         """Refuse to replace rows that others changed after the base snapshot.
 
-        Only the filter decides, never the table's isolation level: the removal is planned on what
-        the table has become, so rows that nobody here has seen would go with the others. Rewrites
-        of files, which change no row, do not matter.
+        Only the filter decides, not the table's isolation level: the removal is planned on the newest version, so
+        it would include rows that the writer has not seen. Rewrites of files, which change no row, do not matter.
 
         Raises:
-            CommitConflictError: Rows matching the filter came or went.
+            CommitConflictError: Rows matching the filter were added or removed.
         """
         table = self._transaction._table
         try:
-            window = CommitWindow.resolve(self._transaction.table_metadata, base_snapshot_id, self._branch)
+            window = CommitWindow.resolve(self._metadata, base_snapshot_id, self._branch)
             if window.is_empty() or window.head is None:
                 return
-            matches = _InclusiveMetricsEvaluator(self.schema(), row_filter)
+            matches = _InclusiveMetricsEvaluator(self._metadata.schema(), row_filter)
             changed = any(matches.eval(entry.data_file) for entry in _changes_between(table, window.base, window.head))
         except ValidationException:
-            # The base has expired, or the branch was rolled back behind it: nobody knows what was changed.
+            # The base has expired, or the branch was rolled back behind it: the changes are unknown.
             changed = True
         if changed:
             raise CommitConflictError(
@@ -189,13 +171,13 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         Rows that others added meanwhile do not matter to a rewrite that changes no row.
 
         Raises:
-            CommitConflictError: A removed file is not what it was.
+            CommitConflictError: A removed file has changed.
         """
-        metadata, table = self._transaction.table_metadata, self._transaction._table
+        metadata, table = self._metadata, self._transaction._table
         base, head = metadata.snapshot_by_id(base_snapshot_id or 0), metadata.snapshot_by_name(self._branch)
         if head is None or (base is not None and base.snapshot_id == head.snapshot_id):
             return
-        # The base has expired, or the branch was rolled back behind it: nobody knows what was deleted.
+        # The base has expired, or the branch was rolled back behind it: the deletes are unknown.
         is_known = base is not None and is_in_history(metadata, base.snapshot_id, of=head.snapshot_id)
         if base is None or not is_known or _has_new_deletes(self._changes, base, table.io):
             raise CommitConflictError(
@@ -203,19 +185,23 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             )
 
     def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
-        version = self._transaction.table_metadata.format_version
+        version, schema = self._metadata.format_version, self._metadata.schema()
         output, snapshot_id = self.new_manifest_output(), self._snapshot_id
-        return manifest_writer(version, spec, self.schema(), output, snapshot_id, self._compression)
+        return manifest_writer(version, spec, schema, output, snapshot_id, self._compression)
 
     def _manifests(self) -> list[ManifestFile]:
-        # One after the other. Of PyIceberg's threads one may still be writing when another has failed
-        # and everything is cleaned up.
+        # Not in PyIceberg's threads: one may still be writing when another has failed and the files are deleted.
+        snapshot_id, added = self._snapshot_id, ManifestEntryStatus.ADDED
+        entries = [
+            ManifestEntry.from_args(status=added, snapshot_id=snapshot_id, data_file=file)
+            for file in self._changes.added
+        ]
         manifests = [
-            *self._write_manifest(self._transaction.table_metadata.spec(), self._added_entries()),
+            *self._write_manifest(self._metadata.spec(), entries),
             *self._deleted_manifests(),
             *self._existing_manifests(),
         ]
-        return self._merge(manifests)
+        return self._merge_all(manifests) if self._merge_manifests else self._merge_small(manifests)
 
     def _write_manifest(self, spec: PartitionSpec, entries: Sequence[ManifestEntry]) -> Iterator[ManifestFile]:
         if not entries:
@@ -224,12 +210,6 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             for entry in entries:
                 writer.add_entry(entry)
         yield writer.to_manifest_file()
-
-    def _added_entries(self) -> list[ManifestEntry]:
-        return [
-            ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file)
-            for file in self._changes.added
-        ]
 
     def _deleted_manifests(self) -> Iterator[ManifestFile]:
         by_spec: dict[int, list[ManifestEntry]] = defaultdict(list)
@@ -242,16 +222,18 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         return [_with_status(entry, ManifestEntryStatus.DELETED, self._snapshot_id) for entry in self._changes.removed]
 
     def _existing_manifests(self) -> list[ManifestFile]:
-        manifests = [manifest for manifest in self._changes.carried_over() if _has_live_files(manifest)]
+        manifests = [
+            manifest
+            for manifest in self._changes.carried_over()
+            if manifest.has_added_files() or manifest.has_existing_files()
+        ]
         for manifest, entries in self._changes.rewritten():
             stay = [_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id) for entry in entries]
             manifests += self._write_manifest(self.spec(manifest.partition_spec_id), stay)
         return manifests
 
-    def _merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        if not self._merge_manifests:
-            return self._merge_small(manifests)
-        properties = self._transaction.table_metadata.properties
+    def _merge_all(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        properties = self._metadata.properties
         data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
         deletes = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
         manager = _ManifestMergeManager(
@@ -271,12 +253,13 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         return merged
 
     def _merge_small(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Reading and writing the list is what a commit to an old table costs, so it is kept short."""
-        metadata = self._transaction.table_metadata
-        for group in groups_to_merge(metadata, manifests, being_written=self._snapshot_id):
+        """Keep the manifest list short: reading and writing it dominates the commit to an old table."""
+        for group in groups_to_merge(self._metadata, manifests, being_written=self._snapshot_id):
             entries = [
                 _with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
-                for found in ExecutorFactory.get_or_create().map(self._live_entries, group)
+                for found in ExecutorFactory.get_or_create().map(
+                    lambda manifest: read_entries(manifest, self.io), group
+                )
                 for entry in found
             ]
             merged = {manifest.manifest_path for manifest in group}
@@ -284,11 +267,8 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             manifests += self._write_manifest(self.spec(group[0].partition_spec_id), entries)
         return manifests
 
-    def _live_entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        return read_entries(manifest, self.io)
-
     def _delete_all_but(self, needed: set[str]) -> None:
-        """Manifests of this commit that were merged into another one are nobody's."""
+        """Delete manifests of this commit that were merged into another one."""
         merged = [path for path in self._written_manifests if path not in needed]
         self._written_manifests = [path for path in self._written_manifests if path in needed]
         delete_quietly(self.io, merged)
@@ -296,7 +276,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
     def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
         if self._operation is not Operation.REPLACE:
             return super()._summary(snapshot_properties or {})
-        # PyIceberg knows no replace; its totals are those of an overwrite.
+        # PyIceberg has no replace; its totals are those of an overwrite.
         self._operation = Operation.OVERWRITE
         summary = super()._summary(snapshot_properties or {})
         self._operation = Operation.REPLACE
@@ -304,7 +284,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
 
     def _commit(self) -> UpdatesAndRequirements:
         updates, requirements = super()._commit()
-        ref = self._transaction.table_metadata.refs.get(self._branch)
+        ref = self._metadata.refs.get(self._branch)
         if ref is None:
             return updates, requirements
         # PyIceberg would reset the branch's own retention on every write.
@@ -336,8 +316,8 @@ def _changes_between(table: Table, base: Snapshot | None, head: Snapshot) -> Ite
 def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
     """Whether rows of one of the removed files were deleted after the base.
 
-    PyIceberg's own check counts from the sequence number of the head, and so misses what an earlier
-    commit deleted. Equality deletes may mean rows of any partition, so each of them is one too many.
+    PyIceberg's own check counts from the sequence number of the head, and so misses the deletes of earlier
+    commits. Equality deletes may apply to any partition, so each of them counts.
     """
     since, index = base.sequence_number or 0, DeleteFileIndex()
     for manifest in changes.unopened:
@@ -353,16 +333,8 @@ def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
     return any(index.for_data_file(since, file, file.partition) for file in removed)
 
 
-def _has_live_files(manifest: ManifestFile) -> bool:
-    return bool(manifest.has_added_files() or manifest.has_existing_files())
-
-
 class ManifestRewriter:
-    """Writes manifests for a snapshot that is yet to be made, of entries that others have written.
-
-    They do not depend on the transaction that they are first meant for: a snapshot of the same id in
-    a later one can list them as well.
-    """
+    """Writes manifests of existing entries, for a snapshot in this transaction or, with the same id, a later one."""
 
     def __init__(self, transaction: TableTransaction, snapshot_id: int) -> None:
         self._producer = SnapshotProducer(
@@ -375,28 +347,23 @@ class ManifestRewriter:
         )
 
     def rewrite(self, manifests: Sequence[ManifestFile], *, target_size_bytes: int) -> Iterator[ManifestFile]:
-        """Live entries as they are, those of one partition beside each other, so that readers skip more.
-
-        Args:
-            manifests: Manifests of one partition spec.
-            target_size_bytes: Size at which a manifest is closed.
-        """
+        """Rewrite the live entries of one partition spec, sorted by partition, so that readers skip more manifests."""
         producer = self._producer
         entries = sorted(
             (entry for manifest in manifests for entry in read_entries(manifest, producer.io)),
             key=lambda entry: _sortable(entry.data_file.partition),
         )
-        waiting = iter(entries)
-        for first in waiting:
+        remaining = iter(entries)
+        for first in remaining:
             with producer.new_manifest_writer(producer.spec(manifests[0].partition_spec_id)) as writer:
-                for entry in itertools.chain([first], waiting):
+                for entry in itertools.chain([first], remaining):
                     writer.existing(entry)
                     if writer.tell() >= target_size_bytes:
                         break
             yield writer.to_manifest_file()
 
     def discard(self) -> None:
-        """Delete what was written; for a snapshot that definitely was not made."""
+        """Delete the manifests; for a snapshot that definitely was not made."""
         self._producer.discard()
 
 

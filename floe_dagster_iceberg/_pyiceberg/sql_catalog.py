@@ -1,7 +1,7 @@
-"""PyIceberg's SQL catalog, made safe for many processes and quick on old tables.
+"""PyIceberg's SQL catalog, made safe for concurrent processes and fast on tables with many snapshots.
 
 Imported only when a SQL catalog is opened. `tests/contract/test_sql_catalog.py` fails when PyIceberg
-changes what is replaced here.
+changes a method that is overridden here.
 """
 
 from collections import OrderedDict
@@ -22,30 +22,22 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import (
-    TableUpdate,
-    _apply_table_update,
-    _TableMetadataUpdateContext,
-    _update_table_metadata_log,
-)
+from pyiceberg.table.update import TableUpdate, _update_table_metadata_log
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
+from floe_dagster_iceberg._pyiceberg.transaction import apply_updates
+
 _CREATE_ATTEMPTS = 10
-
-
 _CREATE_WAIT_SECONDS = 0.05
-
-
 # A run works on a few tables at a time. The metadata of one with thousands of snapshots takes some megabytes.
 _REMEMBERED_VERSIONS = 8
 
 
 class _MetadataCache:
-    """Metadata files that were read or written last; a file never changes once it has its name.
+    """Metadata files that were read or written last; they are immutable.
 
-    What goes in and comes out has its own properties and refs: those are plain dicts, which whoever
-    holds a table may change for himself.
+    Properties and refs are copied both ways: they are plain dicts, which the owner of a table may change.
     """
 
     def __init__(self) -> None:
@@ -75,18 +67,17 @@ def _made_by_another(error: BaseException) -> bool:
 
 
 class FloeSqlCatalog(SqlCatalog):
-    """The same catalog, for many processes and old tables.
+    """PyIceberg's catalog with other errors for races, and a cache of metadata.
 
-    What concurrent processes do to each other is reported differently. The database is asked for a table's
-    current version at every load and commit, as ever, but a version that this process has read or written
-    is not read and parsed again, and a commit does not copy the whole history to add one snapshot to it.
+    The database is asked for a table's current version at every load and commit, but a version that this process
+    has read or written is not parsed again, and a commit does not copy the whole history to add one snapshot.
     """
 
     def __init__(self, name: str, **properties: str) -> None:
         self._metadata_memory = _MetadataCache()
         super().__init__(name, **properties)
 
-    # Between the look and the creation another process was quicker; the next look sees its table.
+    # Another process may create them between the check and the creation; the next check finds them.
     @retry(
         retry=retry_if_exception(_made_by_another),
         stop=stop_after_attempt(_CREATE_ATTEMPTS),
@@ -94,18 +85,16 @@ class FloeSqlCatalog(SqlCatalog):
         reraise=True,
     )
     def create_tables(self) -> None:
-        """Create the catalog's own tables, also while other processes do the same."""
         super().create_tables()
 
     def create_namespace(self, namespace: Any, properties: Any = None) -> None:
-        """Create a namespace; one that appears meanwhile counts as existing."""
         try:
             super().create_namespace(namespace, properties or {})
         except IntegrityError as error:
             raise NamespaceAlreadyExistsError(f"Namespace {namespace} already exists") from error
 
     def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
-        """Commit; a connection that breaks on the way leaves the outcome unknown."""
+        """Commit; a broken connection leaves the outcome unknown."""
         try:
             committed = super().commit_table(table, requirements, updates)
         except DBAPIError as error:
@@ -158,12 +147,9 @@ class FloeSqlCatalog(SqlCatalog):
 
 
 def next_metadata(base: TableMetadata, updates: Sequence[TableUpdate], base_location: str) -> TableMetadata:
-    """What PyIceberg's `update_table_metadata` answers, without its copy of everything that did not change."""
-    context = _TableMetadataUpdateContext()
-    metadata = base
-    for update in updates:
-        metadata = _apply_table_update(update, metadata, context)
-    if context.has_changes():
+    """Like PyIceberg's `update_table_metadata`, without its copy of everything that did not change."""
+    metadata = apply_updates(base, updates)
+    if metadata is not base:
         metadata = _update_table_metadata_log(metadata, base_location, base.last_updated_ms)
         if metadata.last_updated_ms == base.last_updated_ms:
             metadata = metadata.model_copy(update={"last_updated_ms": int(datetime.now(UTC).timestamp() * 1000)})

@@ -26,7 +26,8 @@ from pyiceberg.table.update import (
 )
 
 
-def _apply_updates(base: TableMetadata, updates: Sequence[TableUpdate]) -> TableMetadata:
+def apply_updates(base: TableMetadata, updates: Sequence[TableUpdate]) -> TableMetadata:
+    """The metadata with updates; the very object if they change nothing."""
     context = _TableMetadataUpdateContext()
     for update in updates:
         base = _apply_table_update(update, base, context)
@@ -34,7 +35,7 @@ def _apply_updates(base: TableMetadata, updates: Sequence[TableUpdate]) -> Table
 
 
 class StagedTransaction(Transaction):
-    """Staged metadata is worked out once per set of updates."""
+    """A transaction that computes its metadata once per set of updates."""
 
     _staged: tuple[TableMetadata, tuple[TableUpdate, ...], TableMetadata] | None = None
 
@@ -42,21 +43,18 @@ class StagedTransaction(Transaction):
     def table_metadata(self) -> TableMetadata:
         base, updates = self._table.metadata, self._updates
         if self._staged is None or self._staged[0] is not base or self._staged[1] is not updates:
-            self._staged = (base, updates, _apply_updates(base, updates))
+            self._staged = (base, updates, apply_updates(base, updates))
         return self._staged[2]
 
     @property
     def table(self) -> Table:
-        """The table this transaction works on."""
         return self._table
 
     @property
     def changes_anything(self) -> bool:
-        """Whether something is staged."""
         return bool(self._updates)
 
     def stage(self, updates: Sequence[TableUpdate], requirements: Sequence[TableRequirement] = ()) -> None:
-        """Stage updates; all requirements of one call are kept, several of one kind included."""
         self._stage(tuple(updates), tuple(requirements))
 
     @property
@@ -65,13 +63,13 @@ class StagedTransaction(Transaction):
         return [path for producer in self._snapshot_producers for path in producer._written_manifest_lists]
 
     def discard_metadata_files(self) -> None:
-        """Delete the manifests and manifest lists written for a commit that did not land."""
+        """Delete the manifests and manifest lists of a commit that did not land."""
         for producer in self._snapshot_producers:
             delete_quietly(self.table.io, (*producer._written_manifests, *producer._written_manifest_lists))
 
 
 def delete_quietly(io: FileIO, locations: Sequence[str]) -> None:
-    """Delete files, as many as can be."""
+    """Delete as many files as possible."""
     for location in locations:
         with suppress(OSError):
             io.delete(location)
@@ -98,7 +96,7 @@ class CreateTransaction(StagedTransaction, CreateTableTransaction):
         spec: PartitionSpec,
         properties: dict[str, str],
     ) -> "CreateTransaction":
-        """Stage a new table that exists only here until `commit_once`."""
+        """Stage a new table."""
         staged = catalog.create_table_transaction(identifier, schema, partition_spec=spec, properties=properties)
         return cls(staged._table)  # type: ignore[arg-type]
 
@@ -109,14 +107,8 @@ class CreateTransaction(StagedTransaction, CreateTableTransaction):
         return Table(staged.name(), staged.metadata, staged.metadata_location, staged.io, staged.catalog)
 
 
-_SUMMARIES: dict[str, dict[str, str]] = {}
-
-
-_SUMMARIES_KEPT: Final = 10_000
-
-
 def point_ref(name: str, ref: SnapshotRef) -> SetSnapshotRefUpdate:
-    """An update that makes a branch or tag what `ref` says, retention included."""
+    """An update that sets a branch or tag, with its retention."""
     return SetSnapshotRefUpdate(
         ref_name=name,
         type=ref.snapshot_ref_type,
@@ -127,11 +119,15 @@ def point_ref(name: str, ref: SnapshotRef) -> SetSnapshotRefUpdate:
     )
 
 
+_SUMMARIES: dict[str, dict[str, str]] = {}
+_SUMMARIES_KEPT: Final = 10_000
+
+
 def summary_property(snapshot: Snapshot, key: str) -> str | None:
-    """What a snapshot's summary says, like `Summary.get`, of which one may ask thousands again and again."""
+    """Like `Summary.get`, cached: histories have thousands of snapshots."""
     if snapshot.summary is None:
         return None
-    # Pydantic takes microseconds to find them. No two snapshots share a manifest list.
+    # Pydantic takes microseconds to find them. Each snapshot has its own manifest list.
     properties = _SUMMARIES.get(snapshot.manifest_list)
     if properties is None:
         if len(_SUMMARIES) >= _SUMMARIES_KEPT:
@@ -146,7 +142,7 @@ def ref_assertions(metadata: TableMetadata) -> list[AssertRefSnapshotId]:
 
 
 class _AssertHistory(ValidatableTableRequirement):
-    """Snapshots are still there and, if asked for, no branch or tag has come, gone or moved."""
+    """Snapshots still exist and, if asked for, branches and tags are unchanged."""
 
     type: Literal["floe-assert-history"] = "floe-assert-history"
     snapshot_ids: frozenset[int]
@@ -164,10 +160,10 @@ class _AssertHistory(ValidatableTableRequirement):
 def history_assertions(
     transaction: StagedTransaction, *, snapshot_ids: Iterable[int], all_refs: bool = False
 ) -> list[TableRequirement]:
-    """What Iceberg's own requirements cannot say; none for catalogs that check requirements on a server.
+    """Requirements that Iceberg does not have; none for catalogs that check requirements on a server.
 
-    Metastore catalogs (SQL, Glue, Hive) check requirements here, on the version that they then
-    swap atomically, so this leaves no gap. A REST server knows only the standard ones.
+    Metastore catalogs (SQL, Glue, Hive) check requirements in this process, on the version that they swap
+    atomically. A REST server knows only the standard ones.
     """
     if not isinstance(transaction.table.catalog, MetastoreCatalog):
         return []
@@ -177,7 +173,7 @@ def history_assertions(
 
 
 def history_of(metadata: TableMetadata, head: Snapshot | None) -> Iterator[Snapshot]:
-    """A snapshot and its ancestors, newest first, as far as they have not expired."""
+    """A snapshot and its unexpired ancestors, newest first."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     while head is not None:
         yield head

@@ -1,1 +1,1 @@
-"""IO managers: a Dagster context and a frame in, a table out. Storage itself lives in `table` and `spark`."""
+"""IO managers: from Dagster contexts to writes and reads of tables. Storage itself is in `table` and `spark`."""

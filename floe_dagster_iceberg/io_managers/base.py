@@ -1,5 +1,5 @@
-"""What a Dagster context says about an output or input, be it made by a run or by a unit test."""
-# ruff: noqa: PLC0415 - see above
+"""The base of the IO managers, and what they read from a Dagster context, in a run or in a unit test."""
+# ruff: noqa: PLC0415 - loading a code location must not load PyIceberg and Arrow
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def owner_of(context: OutputContext | InputContext) -> str:
-    """What messages call the context: the asset being stored, else the output or input by its name."""
+    """The name of a context in messages: its asset, else the output or input."""
     if isinstance(context, InputContext):
         return f"input '{context.name}'" if context.has_input_name else "the input"
     return f"asset '{context.asset_key.to_user_string()}'" if context.has_asset_key else f"output '{context.name}'"
 
 
 def name_of(kind: Any) -> str:
-    """What messages call a type or an annotation.
+    """The name of a type or annotation in messages.
 
     >>> name_of(list), name_of(Sequence)
     ('list', 'collections.abc.Sequence')
@@ -39,7 +39,7 @@ def name_of(kind: Any) -> str:
 
 
 def output_settings(context: OutputContext) -> AssetSettings:
-    """Settings of an output: its own metadata over that of its definition."""
+    """Settings of an output: its own metadata overrides that of its definition."""
     return AssetSettings.from_metadata(context.definition_metadata, context.output_metadata, owner=owner_of(context))
 
 
@@ -49,16 +49,13 @@ def input_settings(context: InputContext) -> InputSettings:
 
 
 def upstream_settings(context: InputContext) -> AssetSettings:
-    """Settings of the asset or output that an input loads, as its definition says."""
+    """Settings in the definition of the asset or output that an input loads."""
     output = context.upstream_output
     return AssetSettings() if output is None else AssetSettings.from_metadata(output.definition_metadata)
 
 
 def table_path(context: OutputContext | InputContext) -> Sequence[str]:
-    """The words that name the table: of the asset key, else of the op.
-
-    Steps and outputs that Dagster maps over get a table each, because each is loaded by itself.
-    """
+    """The parts of the table name: the asset key, else step and output, with a table per mapped step or output."""
     if context.has_asset_key:
         return context.asset_key.path
     output = context if isinstance(context, OutputContext) else context.upstream_output
@@ -70,13 +67,13 @@ def table_path(context: OutputContext | InputContext) -> Sequence[str]:
 
 
 def wanted_type(context: InputContext) -> Any:
-    """The type that an input is annotated with, without `Optional` and `list` around it; None when there is none."""
+    """The annotated type of an input, without `Optional` and `list` around it; None if there is none."""
     try:
         annotation = context.dagster_type.typing_type
     except DagsterInvariantViolationError:
         return None
     if get_origin(annotation) is list:
-        # Collected outputs are loaded one by one; Dagster makes the list.
+        # Collected outputs are loaded one by one; Dagster builds the list.
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in {Union, UnionType}:
         wanted = [kind for kind in get_args(annotation) if kind is not NoneType]
@@ -120,12 +117,12 @@ class IcebergIOManagerBase(ConfigurableIOManager):
 
     @property
     def table_manager(self) -> "IcebergTableManager":
-        """The manager of the tables that outputs go to."""
+        """The manager of the tables."""
         return self.iceberg.table_manager
 
     @abstractmethod
     def engines(self) -> Sequence["Engine"]:
-        """The engines that this IO manager moves rows with; the first that fits is used."""
+        """The engines of this IO manager; the first that supports a type is used."""
 
     def get_table_identifier(self, context: OutputContext | InputContext) -> str:
         """The table of an output or input.
@@ -140,26 +137,21 @@ class IcebergIOManagerBase(ConfigurableIOManager):
         from floe_dagster_iceberg.io_managers.output import store_output
 
         if obj is None:
-            # An asset that means it says so by its annotation, and Dagster does not ask then.
+            # Dagster does not call this for an asset that is annotated with None.
             context.log.warning("The value is None: nothing was written to '%s'.", self.get_table_identifier(context))
             return
         with dagster_failures(context):
             store_output(self, context, obj)
 
     def load_input(self, context: InputContext) -> Any:
-        """Load the rows of the upstream partitions as what the input's annotation names."""
+        """Load the rows of the upstream partitions as the annotated type."""
         from floe_dagster_iceberg.io_managers.input import read_input
 
         with dagster_failures(context):
             return read_input(self, context)
 
     def table_of(self, context: OutputContext | InputContext, settings: AssetSettings | None = None) -> TableIdentifier:
-        """The table of an output or input, as a name in parts.
-
-        Args:
-            context: The output or input.
-            settings: Those of the asset that is stored or loaded, if they are read already.
-        """
+        """The table of an output or input; settings of its asset are read unless they are passed."""
         if settings is None:
             settings = output_settings(context) if isinstance(context, OutputContext) else upstream_settings(context)
         return table_identifier(

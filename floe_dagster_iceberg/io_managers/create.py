@@ -1,8 +1,4 @@
-"""A catalog object that is connected already, as a Dagster resource.
-
-Dagster rebuilds resources from their configuration, so an object cannot travel inside one. The
-resource carries a handle instead, and this process remembers which object it stands for.
-"""
+"""IO managers built from a configuration, from compiled artifacts, or on a connected catalog."""
 
 import os
 import uuid
@@ -36,43 +32,38 @@ _live: dict[str, _Live] = {}
 
 
 class LiveCatalogResource(IcebergResource):
-    """Tables of a catalog object of this process.
+    """Tables of a connected catalog, for runs in this process.
 
-    It serves runs that are executed in this very process. Executors that start others
-    (multiprocess, Kubernetes) and Spark cannot have the object: configure `IcebergResource` for them.
+    Dagster rebuilds resources from their configuration, so the resource holds a handle, and this process remembers
+    its catalog. Executors that start other processes (multiprocess, Kubernetes) and Spark need `IcebergResource`.
     """
 
-    handle: str = Field(description="What this process knows the catalog by.")
+    handle: str = Field(description="Identifies the catalog in this process.")
 
     @classmethod
     def of(cls, catalog: Catalog, *, default_namespace: str = "public") -> Self:
-        """The resource for a catalog; the process keeps the catalog from now on."""
+        """The resource for a catalog, which the process keeps."""
         handle = uuid.uuid4().hex
         _live[handle] = _Live(os.getpid(), IcebergTableManager(catalog))
         return cls(handle=handle, catalog_name=catalog.name, default_namespace=default_namespace)
 
     @property
     def table_manager(self) -> IcebergTableManager:
-        """The manager of the catalog's tables.
-
-        Raises:
-            ValidationError: The catalog is an object of another process.
-        """
+        """The manager of the catalog's tables, in the process that has the catalog."""
         live = _live.get(self.handle)
         if live is None or live.process != os.getpid():
             raise ValidationError(
-                f"Catalog '{self.catalog_name}' is an object of another process, and connections do not travel. "
-                "Use the in-process executor, or configure the catalog by its address instead of handing one over."
+                f"Catalog '{self.catalog_name}' is an object of another process. "
+                "Use the in-process executor, or configure the catalog by its address."
             )
         return live.manager
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
-        """Check that the catalog is one of this process."""
         del context
         _ = self.table_manager
 
     def health_check(self) -> HealthStatus:
-        """Ask the catalog for its namespaces, for at most 5 seconds."""
+        """List the catalog's namespaces, for at most 5 seconds."""
         try:
             with translate_errors(self.catalog_name):
                 run_within(HEALTH_CHECK_SECONDS, self.catalog.list_namespaces)
@@ -83,8 +74,8 @@ class LiveCatalogResource(IcebergResource):
     @property
     def _connection(self) -> Connection:
         raise EngineCapabilityError(
-            f"Catalog '{self.catalog_name}' was handed over as an object, which only PyIceberg can use. "
-            "For Spark, configure the catalog by its address.",
+            f"Catalog '{self.catalog_name}' is a PyIceberg object, which Spark cannot use. "
+            "Configure the catalog by its address.",
             engine="spark",
         )
 
@@ -95,13 +86,12 @@ _POLARIS_PATH = "/api/catalog"
 def create_io_manager(config: IcebergIOManagerConfig, catalog: Catalog | None = None) -> IcebergIOManager:
     """Build an IO manager for `Definitions(resources=...)`.
 
-    Nothing is connected before a run needs it. A `catalog_uri` that begins with http is a REST
-    catalog, Apache Polaris if it ends with `/api/catalog`; any other is an SQLAlchemy URL.
+    Nothing is connected before a run needs it. A `catalog_uri` that starts with http is a REST catalog, Apache
+    Polaris if it ends with `/api/catalog`; any other is an SQLAlchemy URL.
 
     Args:
         config: The settings.
-        catalog: A connected PyIceberg catalog to use instead of the one that `config` describes.
-            It serves runs of this process only: executors that start other processes cannot use it.
+        catalog: A connected PyIceberg catalog instead of the configured one, only for runs in this process.
 
     Example:
         >>> io_manager = create_io_manager(IcebergIOManagerConfig(default_namespace="bronze"))
@@ -112,7 +102,7 @@ def create_io_manager(config: IcebergIOManagerConfig, catalog: Catalog | None = 
         else LiveCatalogResource.of(catalog, default_namespace=config.default_namespace),
         write_mode=config.write_mode,
         schema_evolution_enabled=config.schema_evolution_enabled,
-        # A table whose columns may not come from the data has to be created by somebody else.
+        # Without columns from the data, tables have to be created elsewhere.
         auto_create_tables=config.auto_create_tables and config.infer_schema_from_data,
         partition_column=config.partition_column,
         table_name_pattern=config.table_name_pattern,
@@ -125,13 +115,10 @@ def create_io_manager(config: IcebergIOManagerConfig, catalog: Catalog | None = 
 def create_io_manager_from_artifacts(
     artifacts: CompiledArtifacts | Mapping[str, Any] | str | Path,
 ) -> IcebergIOManager:
-    """Build an IO manager on the catalog and storage that compiled artifacts name.
-
-    Args:
-        artifacts: The artifacts, or a path, text or dict that holds them.
+    """Build an IO manager for the catalog and storage of compiled artifacts, or of a path, text or dict of them.
 
     Raises:
-        ValidationError: They cannot be read, or name no catalog.
+        ValidationError: They cannot be read, or have no catalog.
     """
     return IcebergIOManager(iceberg=IcebergResource.from_artifacts(CompiledArtifacts.load(artifacts)))
 

@@ -1,4 +1,4 @@
-"""What an engine must do for the IO managers, so that they need not know which one they use."""
+"""The engines of the IO managers: Arrow and Spark, behind one protocol."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,8 +38,8 @@ class ReadRequest:
         rows: The rows of the upstream partitions.
         settings: Columns, filter and version.
         naive_timezone: Time zone of timestamps that have none.
-        empty_schema: Columns of the frame that stands for a table that is not there yet, as for an
-            asset that reads its own earlier partition in its first run; None when that is an error.
+        empty_schema: Columns of the empty result for a missing table, as for an asset that reads its own earlier
+            partition in its first run; None if a missing table is an error.
     """
 
     table: TableIdentifier
@@ -58,7 +58,7 @@ class ReadRequest:
         """The filter that selects the rows, in terms of the table's columns.
 
         Raises:
-            ValidationError: The input's own filter does not fit the table, or a partition column is not there.
+            ValidationError: The input's own filter does not fit the table, or a partition column is missing.
         """
         rows = to_expression(self.rows, table.schema(), naive_timezone=self.naive_timezone)
         asked = self.settings.row_filter
@@ -66,27 +66,27 @@ class ReadRequest:
 
 
 class Engine(Protocol):
-    """Moves rows between frames of its own kind and tables."""
+    """Moves rows between data of its own types and tables."""
 
     name: str
     accepted_types: str
     loadable_types: str
 
     def accepts(self, data: Any) -> bool:
-        """Whether it can write this frame."""
+        """Whether it can write this type of data."""
 
     def write(self, data: Any, write: TableWrite) -> TableWriteResult:
-        """Write a frame into its table, exactly once."""
+        """Write data into its table, exactly once."""
 
     def loads(self, annotation: Any) -> bool:
-        """Whether it can read a table as what the annotation names."""
+        """Whether it can read a table as the annotated type."""
 
     def read(self, request: ReadRequest, annotation: Any) -> Any:
-        """Read rows as what the annotation names."""
+        """Read rows as the annotated type."""
 
 
 def _to_polars(rows: pa.Table) -> Any:
-    import polars as pl  # noqa: PLC0415 - only those who ask for polars need it
+    import polars as pl  # noqa: PLC0415 - only those who use polars need it
 
     return pl.from_arrow(rows)
 
@@ -99,12 +99,11 @@ _CONVERSIONS: dict[str, Callable[[pa.Table], Any]] = {
     "polars.LazyFrame": lambda rows: _to_polars(rows).lazy(),
 }
 
-
 _READER, _TABLE = "pyarrow.RecordBatchReader", "pyiceberg.Table"
 
 
 class ArrowEngine:
-    """Small data and all that fits a machine; no JVM."""
+    """PyIceberg and Arrow on one machine, without a JVM."""
 
     name = "arrow"
     accepted_types = ACCEPTED_TYPES
@@ -114,22 +113,18 @@ class ArrowEngine:
         self._manager = manager
 
     def accepts(self, data: Any) -> bool:
-        """Whether it is one of the accepted types."""
         is_arrow = isinstance(data, pa.Table | pa.RecordBatch | pa.RecordBatchReader)
         return is_arrow or _type_name(type(data)) in _CONVERSIONS
 
     def write(self, data: Any, write: TableWrite) -> TableWriteResult:
-        """Write a frame into its table, exactly once."""
         manager, rows = self._manager, to_arrow_rows(data)
         budget = CommitBudget.from_config(manager.config)
         return manager.with_metadata_repair(write.table, write_once, manager.catalog, rows, write, budget)
 
     def loads(self, annotation: Any) -> bool:
-        """Whether the annotation names a type that is read here; none at all means an Arrow table."""
         return annotation is None or _type_name(annotation) in {*_CONVERSIONS, _TABLE}
 
     def read(self, request: ReadRequest, annotation: Any) -> Any:
-        """Read rows; only files and columns that can matter are opened."""
         kind = "pyarrow.Table" if annotation is None else _type_name(annotation)
         try:
             table = self._manager.load_table(request.table)
@@ -176,11 +171,9 @@ class SparkEngine:
         self._iceberg, self._spark = iceberg, spark
 
     def accepts(self, data: Any) -> bool:
-        """Whether it is a DataFrame of Spark."""
         return _is_frame(type(data))
 
     def write(self, data: Any, write: TableWrite) -> TableWriteResult:
-        """Write a frame into its table, exactly once."""
         from floe_dagster_iceberg.spark.exactly_once import write_frame_once  # noqa: PLC0415 - brings PySpark along
 
         manager = self._iceberg.table_manager
@@ -189,11 +182,10 @@ class SparkEngine:
         return manager.with_metadata_repair(write.table, write_frame_once, manager.catalog, data, write, budget)
 
     def loads(self, annotation: Any) -> bool:
-        """Whether the annotation names Spark's DataFrame."""
         return isinstance(annotation, type) and _is_frame(annotation)
 
     def read(self, request: ReadRequest, annotation: Any) -> Any:
-        """Open a frame on the rows; they are read when it is computed."""
+        """Open a DataFrame on the rows; they are read when it is computed."""
         from floe_dagster_iceberg.spark.scan import empty_frame, open_frame  # noqa: PLC0415 - brings PySpark along
 
         del annotation
@@ -220,16 +212,14 @@ class SparkEngine:
 
 
 class SparkOnlyEngine(SparkEngine):
-    """Writes Spark's frames alone, and reads tables as whatever an input asks for; as a frame if it does not say."""
+    """Writes only Spark's DataFrames, and reads tables as any annotated type; Spark's DataFrame by default."""
 
     loadable_types = f"{SparkEngine.loadable_types}, {ArrowEngine.loadable_types}"
 
     def loads(self, annotation: Any) -> bool:
-        """Whether either engine can read it."""
         return super().loads(annotation) or self._arrow.loads(annotation)
 
     def read(self, request: ReadRequest, annotation: Any) -> Any:
-        """Read rows with the engine of the annotation."""
         if annotation is None or super().loads(annotation):
             return super().read(request, annotation)
         return self._arrow.read(request, annotation)
@@ -240,5 +230,5 @@ class SparkOnlyEngine(SparkEngine):
 
 
 def _is_frame(kind: type) -> bool:
-    """By name, so that Spark is not loaded to find out; frames of Connect have the same ancestor."""
+    """By name, so that Spark is not loaded to find out; DataFrames of Connect have the same base class."""
     return any((ancestor.__module__, ancestor.__name__) == _FRAME for ancestor in kind.__mro__)

@@ -1,4 +1,4 @@
-"""Columns that an asset declares, for a table that is not there yet."""
+"""From an input's Dagster context to a read."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def declared_schema(context: InputContext) -> Schema:
-    """Columns that the upstream asset declares by metadata `dagster/column_schema`, with Iceberg's type names.
+    """Columns in metadata `dagster/column_schema` of the upstream asset, with Iceberg's type names.
 
     Raises:
         ValidationError: A type is not Iceberg's.
@@ -37,12 +37,12 @@ def _to_iceberg(column: TableColumn, number: int, context: InputContext) -> Nest
         raise ValidationError(
             f"Column '{column.name}' in metadata 'dagster/column_schema' of asset "
             f"'{context.asset_key.to_user_string()}' has type '{column.type}', which is not Iceberg's. "
-            "Write it as Iceberg does, such as 'long', 'timestamptz' or 'decimal(10, 2)'."
+            "Use an Iceberg type, such as 'long', 'timestamptz' or 'decimal(10, 2)'."
         ) from None
 
 
 def read_input(io_manager: "IcebergIOManagerBase", context: InputContext) -> Any:
-    """Read the rows of the upstream partitions as what the input's annotation names."""
+    """Read the rows of the upstream partitions as the annotated type."""
     attributes = {attrs.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
     with telemetry_of(context).operation("load_input", attributes) as operation:
         request = build_read_request(io_manager, context)

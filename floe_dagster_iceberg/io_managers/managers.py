@@ -1,4 +1,4 @@
-"""The IO manager for Arrow, pandas and polars frames."""
+"""The IO managers: for Arrow, pandas and polars, for Spark, and for both."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -13,13 +13,12 @@ if TYPE_CHECKING:
 
 
 class ArrowIcebergIOManager(IcebergIOManagerBase):
-    """Stores `pyarrow.Table`, `pyarrow.RecordBatchReader`, pandas and polars frames in Iceberg tables.
+    """Stores `pyarrow.Table`, `pyarrow.RecordBatchReader`, pandas and polars DataFrames in Iceberg tables.
 
-    Inputs are loaded as what they are annotated with: those types, or `pyiceberg.table.Table`.
+    Inputs are loaded as their annotated type: one of those, or `pyiceberg.table.Table`.
     """
 
     def engines(self) -> Sequence["Engine"]:
-        """PyIceberg and Arrow alone."""
         from floe_dagster_iceberg.io_managers.engines import ArrowEngine  # noqa: PLC0415 - brings PyIceberg along
 
         return [ArrowEngine(self.table_manager)]
@@ -28,37 +27,32 @@ class ArrowIcebergIOManager(IcebergIOManagerBase):
 class SparkIcebergIOManager(IcebergIOManagerBase):
     """Stores `pyspark.sql.DataFrame`, of a classic session or of Spark Connect, in Iceberg tables.
 
-    Inputs without an annotation are DataFrames, and nothing is read before they are computed;
-    those that ask for Arrow, pandas or polars get that.
+    Inputs are loaded as their annotated type; without one as DataFrames, which are read when they are computed.
     """
 
     pyspark: IcebergSparkResource = Field(description="The Spark session that tables are read with.")
 
     def engines(self) -> Sequence["Engine"]:
-        """Spark, and Arrow for inputs that ask for it."""
         from floe_dagster_iceberg.io_managers.engines import SparkOnlyEngine  # noqa: PLC0415 - brings PyIceberg along
 
         return [SparkOnlyEngine(cast("IcebergResource", self.iceberg), self.pyspark)]
 
 
 class IcebergIOManager(IcebergIOManagerBase):
-    """Stores any frame in an Iceberg table, with the engine that fits its type.
+    """Stores any DataFrame in an Iceberg table, with the engine for its type.
 
-    Arrow, pandas and polars frames go through PyIceberg, Spark's DataFrames through Spark; what
-    one engine wrote the other reads. Spark is started only by those who use it.
+    Arrow, pandas and polars use PyIceberg, Spark's DataFrames use Spark; each engine reads what the other wrote.
+    Spark is started when it is first used.
     """
 
     pyspark: IcebergSparkResource | None = Field(
-        default=None, description="The Spark session; without it only Arrow, pandas and polars frames are taken."
+        default=None, description="The Spark session; without it only Arrow, pandas and polars are supported."
     )
 
     def engines(self) -> Sequence["Engine"]:
-        """PyIceberg and Arrow, and Spark if there is a session for it."""
         from floe_dagster_iceberg.io_managers.engines import ArrowEngine, SparkEngine  # noqa: PLC0415 - brings PyIceberg along
 
-        arrow = ArrowEngine(self.table_manager)
-        return (
-            [arrow]
-            if self.pyspark is None
-            else [arrow, SparkEngine(cast("IcebergResource", self.iceberg), self.pyspark)]
-        )
+        engines: list[Engine] = [ArrowEngine(self.table_manager)]
+        if self.pyspark is not None:
+            engines.append(SparkEngine(cast("IcebergResource", self.iceberg), self.pyspark))
+        return engines

@@ -1,6 +1,6 @@
-"""From an output's Dagster context to a write, and from what it did back to metadata.
+"""From an output's Dagster context to a write, and from its result to metadata.
 
-Kept apart from the IO managers so that loading a code location does not load PyIceberg and Arrow.
+Separate from the IO managers so that loading a code location does not load PyIceberg and Arrow.
 """
 
 import time
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dagster import OutputContext
 from pyiceberg.table.refs import MAIN_BRANCH
 
+from floe_dagster_iceberg import run_identity
 from floe_dagster_iceberg.asset_metadata import build_output_metadata
 from floe_dagster_iceberg.asset_settings import AssetSettings
 from floe_dagster_iceberg.errors import ValidationError
@@ -17,16 +18,8 @@ from floe_dagster_iceberg.io_managers.engines import Engine
 from floe_dagster_iceberg.models import CommitStrategy, WriteMode
 from floe_dagster_iceberg.models.writing import EvolutionMode, RowsOutside
 from floe_dagster_iceberg.partitions import derive_layout, load_slice, partitions_def_of
-from floe_dagster_iceberg.run_identity import (
-    build_idempotency_key,
-    build_snapshot_properties,
-    describe_run,
-    load_run_identity,
-    set_data_version,
-    telemetry_of,
-)
 from floe_dagster_iceberg.table.write.row_scope import RowScope
-from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
+from floe_dagster_iceberg.table.write.write import TableWrite
 from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, describe_written
 from floe_dagster_iceberg.telemetry.metrics import count_deduplicated, count_written
 
@@ -35,10 +28,10 @@ if TYPE_CHECKING:
 
 
 def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, data: Any) -> None:
-    """Write a frame into the table of an output, and report what that did."""
+    """Write data into the table of an output, and report the result as metadata."""
     started = time.perf_counter()
-    known = {attrs.CATALOG: io_manager.iceberg.catalog_name, **describe_run(context)}
-    with telemetry_of(context).operation("handle_output", known) as operation:
+    known = {attrs.CATALOG: io_manager.iceberg.catalog_name, **run_identity.describe_run(context)}
+    with run_identity.telemetry_of(context).operation("handle_output", known) as operation:
         write = build_table_write(io_manager, context)
         strategy = CommitStrategy.MERGE_COMMIT if write.merge_manifests else CommitStrategy.FAST_APPEND
         operation.set_attributes(
@@ -63,14 +56,18 @@ def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, dat
             count_deduplicated(operation.attributes)
         else:
             count_written(result.snapshot, operation.attributes)
-    _report(context, write, result, time.perf_counter() - started)
+    partitions = len(context.asset_partition_keys) if context.has_asset_partitions else 0
+    seconds = time.perf_counter() - started
+    context.add_output_metadata(build_output_metadata(result, write, partitions=partitions, seconds=seconds))
+    if context.has_asset_key:
+        run_identity.set_data_version(context, context.asset_key, str(result.snapshot.snapshot_id))
 
 
 def build_table_write(io_manager: "IcebergIOManagerBase", context: OutputContext) -> TableWrite:
-    """What is to be written where and how, all of it but the rows."""
+    """The write of an output, without its rows."""
     settings = output_settings(context)
     keys = list(context.asset_partition_keys) if context.has_asset_partitions else []
-    run = load_run_identity(context)
+    run = run_identity.load_run_identity(context)
     evolution = EvolutionMode.WIDEN if io_manager.schema_evolution_enabled else EvolutionMode.NONE
     strategy = settings.commit_strategy or io_manager.commit_strategy
     columns: dict[str, Any] = {
@@ -85,13 +82,16 @@ def build_table_write(io_manager: "IcebergIOManagerBase", context: OutputContext
             rows_outside=_rows_outside(settings.rows_outside_partition or io_manager.rows_outside_partition),
             naive_timezone=settings.naive_timezone,
         ),
-        idempotency_key=build_idempotency_key(context, run, keys),
+        idempotency_key=run_identity.build_idempotency_key(context, run, keys),
         layout=settings.partition_spec or (lambda: derive_layout(partitions_def_of(context), **columns)),
         keys=settings.upsert_keys,
         evolution=settings.schema_evolution or evolution,
         properties=settings.properties,
         default_properties=io_manager.table_manager.config.default_table_properties,
-        snapshot_properties={**settings.snapshot_properties, **build_snapshot_properties(context, run, keys)},
+        snapshot_properties={
+            **settings.snapshot_properties,
+            **run_identity.build_snapshot_properties(context, run, keys),
+        },
         branch=settings.branch or MAIN_BRANCH,
         merge_manifests=strategy is CommitStrategy.MERGE_COMMIT,
         sort_by=settings.sort_by,
@@ -119,13 +119,6 @@ def _write_mode(io_manager: "IcebergIOManagerBase", context: OutputContext, sett
             'Set metadata {"iceberg/upsert_keys": ["<column>"]} on it, or another "iceberg/write_mode".'
         )
     return mode
-
-
-def _report(context: OutputContext, write: TableWrite, result: TableWriteResult, seconds: float) -> None:
-    partitions = len(context.asset_partition_keys) if context.has_asset_partitions else 0
-    context.add_output_metadata(build_output_metadata(result, write, partitions=partitions, seconds=seconds))
-    if context.has_asset_key:
-        set_data_version(context, context.asset_key, str(result.snapshot.snapshot_id))
 
 
 def _rows_outside(value: str) -> RowsOutside:

@@ -1,4 +1,4 @@
-"""Rows handed over by users, as Arrow data that Iceberg can hold."""
+"""Rows passed by users, as Arrow data with types that Iceberg has."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,7 +9,6 @@ from floe_dagster_iceberg.errors import ValidationError, WriteError
 
 RowFilter = Callable[[pa.RecordBatch], pa.RecordBatch]
 
-
 ACCEPTED_TYPES = (
     "pyarrow.Table, pyarrow.RecordBatch, pyarrow.RecordBatchReader, pandas.DataFrame, "
     "polars.DataFrame, polars.LazyFrame"
@@ -19,14 +18,13 @@ ACCEPTED_TYPES = (
 class ArrowRows:
     """A table or a stream of batches whose types all have an Iceberg counterpart.
 
-    Dictionaries are decoded, nanoseconds become microseconds where nothing is lost, small and
-    unsigned integers become the next Iceberg integer. Columns that hold only nulls of no type
-    are left out: the table fills them with NULL. Field ids are dropped: those of a file or of
-    another table mean other columns here, so names decide.
+    Dictionaries are decoded, nanoseconds become microseconds if nothing is lost, small and unsigned integers become
+    the next Iceberg integer. Columns of Arrow's null type are left out: the table fills them with NULL. Field ids
+    are dropped: those of a file or of another table mean other columns here.
 
     Attributes:
-        data_schema: The schema as it was handed over.
-        columns: All columns, with the types they are stored as; those that hold only NULL may have none.
+        data_schema: The schema as it was passed.
+        columns: All columns, with the types they are stored as or Arrow's null type.
         schema: The columns that have a type.
     """
 
@@ -37,7 +35,7 @@ class ArrowRows:
         self.schema = pa.schema([field for field in self.columns if not pa.types.is_null(field.type)])
 
     def sorted_by(self, columns: Sequence[str]) -> "ArrowRows":
-        """The same rows in order; a stream is left as it comes."""
+        """The rows sorted; a stream stays as it is."""
         if not columns or not isinstance(self._data, pa.Table):
             return self
         return ArrowRows(self._data.sort_by([(column, "ascending") for column in columns]))
@@ -48,25 +46,19 @@ class ArrowRows:
         return isinstance(self._data, pa.Table)
 
     def null_counts(self) -> dict[str, int]:
-        """NULLs in each column; nothing is known of a stream before it is read."""
+        """NULLs in each column; empty for a stream."""
         if not isinstance(self._data, pa.Table):
             return {}
         return {name: self._data.column(name).null_count for name in self._data.column_names}
 
     def batches(self, keep: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows, batch by batch.
-
-        Args:
-            keep: Returns the rows of a batch that are wanted; all are if not given.
-        """
+        """The rows, batch by batch; of each batch those that `keep` returns."""
         for batch in _read(self._data):
             fits = batch.schema.equals(self.schema, check_metadata=True)
-            rows = batch if fits else self._converted(batch)
-            yield rows if keep is None else keep(rows)
-
-    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [_cast(batch.column(field.name), field) for field in self.schema]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            if not fits:
+                columns = [_cast(batch.column(field.name), field) for field in self.schema]
+                batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)  # noqa: PLW2901 - the same rows
+            yield batch if keep is None else keep(batch)
 
     def to_table(self, keep: RowFilter | None = None) -> pa.Table:
         """All rows at once, columns of no type included."""
@@ -78,10 +70,10 @@ class ArrowRows:
 
 
 def to_storable_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of the same rows with types that Iceberg has; a column of no type stays one.
+    """The schema with types that Iceberg has; columns of Arrow's null type stay.
 
     Raises:
-        ValidationError: Columns share a name, or one has a type without a counterpart.
+        ValidationError: Columns share a name, or a type has no counterpart.
     """
     _refuse_duplicates(schema.names)
     return pa.schema(
@@ -90,10 +82,10 @@ def to_storable_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def to_arrow_rows(data: Any) -> ArrowRows:
-    """Arrow rows from anything a user may hand over.
+    """Arrow rows from data of any accepted type.
 
     Raises:
-        ValidationError: The type is none of those accepted, or a column has no Iceberg counterpart.
+        ValidationError: The type is not accepted, or a column has no Iceberg counterpart.
     """
     if isinstance(data, ArrowRows):
         return data
@@ -110,29 +102,29 @@ def to_arrow_rows(data: Any) -> ArrowRows:
         case "polars.LazyFrame":
             return ArrowRows(_compute(data).to_arrow())
         case kind:
-            raise ValidationError(f"Rows of type '{kind}' cannot be written. Hand over one of: {ACCEPTED_TYPES}.")
+            raise ValidationError(f"Rows of type '{kind}' cannot be written. Use one of: {ACCEPTED_TYPES}.")
 
 
 def _read(data: pa.Table | pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     try:
         yield from data.to_batches() if isinstance(data, pa.Table) else data
     except pa.ArrowException as error:
-        # Readers of files say which value they could not convert.
+        # Readers of files quote the value that they could not convert.
         raise WriteError(
             f"The stream of rows failed before its end ({type(error).__name__}). Read it in the asset to see why: "
-            "what it says may quote rows and is left out here."
+            "its message may quote rows and is left out here."
         ) from None
 
 
 def _compute(frame: Any) -> Any:
-    from polars.exceptions import PolarsError  # noqa: PLC0415 - only those who hand over polars need it
+    from polars.exceptions import PolarsError  # noqa: PLC0415 - only those who use polars need it
 
     try:
         return frame.collect()
     except PolarsError as error:
         raise WriteError(
-            f"The polars frame could not be computed ({type(error).__name__}). Collect it in the asset to see why: "
-            "what polars says may quote rows and is left out here."
+            f"The polars LazyFrame could not be computed ({type(error).__name__}). Collect it in the asset to see why: "
+            "the message of polars may quote rows and is left out here."
         ) from None
 
 
@@ -142,9 +134,9 @@ def _from_pandas(frame: Any) -> pa.Table:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except pa.ArrowException as error:
         # The first part of Arrow's message shows a value, the last one names the column.
+        reason = error.args[-1] if len(error.args) > 1 else type(error).__name__
         raise ValidationError(
-            f"The pandas frame cannot be converted: {error.args[-1] if len(error.args) > 1 else type(error).__name__}. "
-            "Give each column values of one type."
+            f"The pandas DataFrame cannot be converted: {reason}. Give each column values of one type."
         ) from None
 
 
@@ -182,24 +174,9 @@ _NEXT_ICEBERG_TYPE = {
     pa.time64("ns"): pa.time64("us"),
 }
 
-
-_STORED_AS_THEY_ARE = frozenset(
-    {
-        pa.bool_(),
-        pa.int32(),
-        pa.int64(),
-        pa.float32(),
-        pa.float64(),
-        pa.date32(),
-        pa.time64("us"),
-        pa.string(),
-        pa.large_string(),
-        pa.binary(),
-        pa.large_binary(),
-        pa.uuid(),
-    }
-)
-
+_TEXT_AND_BYTES = {pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.uuid()}
+_NUMBERS_AND_TIMES = {pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32(), pa.time64("us")}
+_STORED_AS_THEY_ARE = frozenset({pa.bool_(), *_NUMBERS_AND_TIMES, *_TEXT_AND_BYTES})
 
 _MOST_DECIMAL_DIGITS = 38
 
@@ -212,7 +189,6 @@ def _storable_field(field: pa.Field, path: str) -> pa.Field:
 
 
 def _storable(arrow_type: pa.DataType, path: str) -> pa.DataType:
-    """The type of the same values that Iceberg has a counterpart for."""
     is_extension = isinstance(arrow_type, pa.BaseExtensionType) and not isinstance(arrow_type, pa.UuidType)
     if pa.types.is_dictionary(arrow_type) or is_extension:
         inside = arrow_type.storage_type if is_extension else arrow_type.value_type

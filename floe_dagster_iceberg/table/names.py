@@ -1,4 +1,4 @@
-"""Names of tables: as users give them, as PyIceberg holds them, as messages print them."""
+"""Names of tables: as users pass them, as PyIceberg holds them, as messages print them."""
 
 from typing import Protocol, TypeAlias
 
@@ -14,8 +14,7 @@ TableRef: TypeAlias = Table | str | TableIdentifier
 class Named(Protocol):
     """A table, or one that is about to be created."""
 
-    def name(self) -> tuple[str, ...]:
-        """The name in parts."""
+    def name(self) -> tuple[str, ...]: ...
 
 
 def table_name(table: Named) -> str:

@@ -1,7 +1,6 @@
-"""Files in storage, through the filesystem below a table's FileIO: listed, moved, deleted.
+"""Files in storage listed, moved and deleted, through the filesystem of a table's FileIO.
 
-A FileIO opens, writes and deletes single files; what lies in a folder it cannot say. The
-filesystem below it can, with the same credentials and settings.
+A FileIO cannot list or move files. Its filesystem can, with the same credentials and settings.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,26 +17,16 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
 
-# Object stores answer a request in tens of milliseconds, and take many at a time.
+# Object stores take tens of milliseconds per request, and many at a time.
 PARALLEL_REQUESTS: Final = 8
-
-
-# Different words for the same place; Spark and PyIceberg do not use the same.
+# Different schemes for the same storage; Spark and PyIceberg do not use the same ones.
 _SCHEMES: Final = {"": "file", "s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasbs": "wasb"}
-
-
 _MODIFIED_KEYS: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file as a listing shows it.
-
-    Attributes:
-        location: Where it is, spelled like the location that was listed.
-        size_bytes: Its size.
-        modified_at: When it was written; None where the storage does not say.
-    """
+    """A file in a listing; `modified_at` is None if the storage does not report it."""
 
     location: str
     size_bytes: int
@@ -46,7 +35,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class FileLocation:
-    """A location taken apart, so that two spellings of one place are equal."""
+    """A parsed location: two spellings of the same one are equal."""
 
     scheme: str
     authority: str
@@ -54,7 +43,7 @@ class FileLocation:
 
     @classmethod
     def of(cls, location: str) -> "FileLocation":
-        """Take a location apart; a bare path is a local file."""
+        """Parse a location; a bare path is a local file."""
         scheme, colon, rest = location.partition(":")
         if not colon or "/" in scheme:
             scheme, rest = "file", location
@@ -66,17 +55,17 @@ class FileLocation:
         return cls(scheme, authority, "/" + path.rstrip("/"))
 
     def contains(self, other: "FileLocation") -> bool:
-        """Whether the other place is this one, or lies below it."""
+        """Whether the other location is this one or below it."""
         if (self.scheme, self.authority) != (other.scheme, other.authority):
             return False
         return other.path == self.path or other.path.startswith(self.path.rstrip("/") + "/")
 
 
 def list_files(io: FileIO, location: str) -> list[StoredFile]:
-    """All files below a location, in no order; none when there is no such folder.
+    """All files below a location, unordered; none if it does not exist.
 
     Raises:
-        EngineCapabilityError: The FileIO is of a kind that lists nothing.
+        EngineCapabilityError: The FileIO cannot list files.
     """
     root = location.rstrip("/")
     match io:
@@ -97,19 +86,15 @@ def list_files(io: FileIO, location: str) -> list[StoredFile]:
                 for name, info in listed.items()
             ]
         case _:
-            raise EngineCapabilityError(
-                f"Files cannot be listed through {type(io).__name__}. Use PyArrowFileIO or FsspecFileIO "
-                "(catalog property py-io-impl).",
-                engine="pyiceberg",
-            )
+            raise _unsupported(io, "listed")
 
 
 def move_file(io: FileIO, source: str, target: str) -> None:
-    """Move a file inside one storage; its bytes stay as they are.
+    """Move a file within one storage.
 
     Raises:
         FileNotFoundError: There is no such file.
-        EngineCapabilityError: The FileIO is of a kind that moves nothing.
+        EngineCapabilityError: The FileIO cannot move files.
     """
     match io:
         case PyArrowFileIO():
@@ -124,15 +109,19 @@ def move_file(io: FileIO, source: str, target: str) -> None:
             filesystem.makedirs(target_path.rpartition("/")[0], exist_ok=True)
             filesystem.mv(path, target_path)
         case _:
-            raise EngineCapabilityError(
-                f"Files cannot be moved through {type(io).__name__}. Use PyArrowFileIO or FsspecFileIO "
-                "(catalog property py-io-impl).",
-                engine="pyiceberg",
-            )
+            raise _unsupported(io, "moved")
+
+
+def _unsupported(io: FileIO, verb: str) -> EngineCapabilityError:
+    return EngineCapabilityError(
+        f"Files cannot be {verb} through {type(io).__name__}. Use PyArrowFileIO or FsspecFileIO "
+        "(catalog property py-io-impl).",
+        engine="pyiceberg",
+    )
 
 
 def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:
-    """Delete files, as many as can be; returns those that could not."""
+    """Delete as many files as possible; returns those that are left."""
     left: list[str] = []
     for location in locations:
         try:
@@ -145,12 +134,12 @@ def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:
 
 
 def delete_many(io: FileIO, locations: Sequence[str]) -> list[str]:
-    """Delete files, as many as can be; returns those that could not."""
+    """Delete as many files as possible; returns those that are left."""
 
     def delete(location: str) -> list[str]:
         left = delete_files(io, [location])
         if FileLocation.of(location).scheme == "file":
-            # Hadoop keeps a checksum beside each local file that it writes, which are not worth reporting.
+            # Hadoop writes a checksum file beside each local file; it is not worth reporting.
             folder, _, name = location.rpartition("/")
             delete_files(io, [f"{folder}/.{name}.crc"])
         return left
@@ -159,7 +148,7 @@ def delete_many(io: FileIO, locations: Sequence[str]) -> list[str]:
 
 
 def in_parallel(work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-    """Do something for each item, several at a time; answers in the order of the items."""
+    """The results of a function for each item, several at a time, in the order of the items."""
     with ThreadPoolExecutor(max_workers=PARALLEL_REQUESTS) as threads:
         yield from threads.map(work, items)
 

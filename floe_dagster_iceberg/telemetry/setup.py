@@ -68,35 +68,33 @@ class _Process:
         self.lock = threading.Lock()
 
 
-_process = _Process()
+process = _Process()
 
 
 def prepare(settings: TelemetrySettings | None) -> None:
     """Let the first operation of this process start telemetry; None takes that back."""
-    with _process.lock:
-        _process.wanted = settings if _process.pipelines is None else None
+    with process.lock:
+        process.wanted = settings if process.pipelines is None else None
 
 
 def start_prepared() -> None:
-    """Start what was prepared; without that, one look at a variable."""
-    if _process.wanted is None:
-        return
-    with _process.lock:
-        if _process.wanted is None:
+    """Start what was prepared, if anything was."""
+    with process.lock:
+        if process.wanted is None:
             return
         try:
-            _process.pipelines = _start(_process.wanted)
+            process.pipelines = _start(process.wanted)
         finally:
             # Last, so that other threads wait for the provider instead of losing their first span.
-            _process.wanted = None
+            process.wanted = None
 
 
 def flush() -> None:
     """Send what has not been sent yet, for a few seconds at most; only what was started here is flushed."""
-    if _process.pipelines is not None:
+    if process.pipelines is not None:
         # The SDK raises plain exceptions, and a run that did its work must not fail at its end.
         with suppress(Exception):
-            _process.pipelines.flush()
+            process.pipelines.flush()
 
 
 def _start(settings: TelemetrySettings) -> "Pipelines | None":

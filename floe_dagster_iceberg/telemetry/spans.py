@@ -13,9 +13,8 @@ from opentelemetry.trace import NonRecordingSpan, Span, Status, StatusCode, Trac
 
 from floe_dagster_iceberg.models import MaintenanceResult, SnapshotInfo, snapshot_properties
 from floe_dagster_iceberg.secrets import message_of, redact_attributes
-from floe_dagster_iceberg.telemetry import attributes as attrs, metrics
+from floe_dagster_iceberg.telemetry import attributes as attrs, metrics, setup
 from floe_dagster_iceberg.telemetry.logs import find_listener
-from floe_dagster_iceberg.telemetry.setup import start_prepared
 
 _running: ContextVar["Operation | None"] = ContextVar("floe_operation", default=None)
 
@@ -199,7 +198,8 @@ def _start_span(tracer: Tracer | None, name: str) -> Span:
     # A span processor of the user may fail; the work must not.
     with suppress(Exception):
         if tracer is None:
-            start_prepared()
+            if setup.process.wanted is not None:
+                setup.start_prepared()
             tracer = trace.get_tracer(attrs.SCOPE)
         return tracer.start_span(name)
     return NonRecordingSpan(trace.get_current_span().get_span_context())

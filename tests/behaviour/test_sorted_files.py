@@ -47,7 +47,7 @@ def test_a_column_to_sort_by_that_is_not_there_is_named(warehouse: Warehouse) ->
 
     result = warehouse.run(events, raise_on_error=False)
 
-    assert "Column 'nmae' to sort 'public.events' by is not there. The rows have: name." in failure_of(result, "events")
+    assert "Sort column 'nmae' of 'public.events' does not exist. The rows have: name." in failure_of(result, "events")
     assert not warehouse.exists("events")
 
 

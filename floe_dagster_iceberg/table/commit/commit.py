@@ -1,8 +1,7 @@
 """One commit to one table: planned, sent, planned again when another writer was faster.
 
-Every kind of commit goes through `commit`: data and metadata, new tables and existing ones. PyIceberg's
-own retry is not used: it repeats only the snapshot part, so a commit that also changes the schema could
-never land after a conflict.
+Every commit goes through `commit`: data and metadata, new tables and existing ones. PyIceberg's own retry is not
+used: it repeats only the snapshot part, so a commit that also changes the schema could never land after a conflict.
 """
 
 import hashlib
@@ -29,18 +28,10 @@ from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, 
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
 _SHORTEST_WAIT_SECONDS = 0.02
-
-
 _MOST_DOUBLINGS = 20
-
-
 _ENGINE = "pyiceberg"
-
-
-# A server calls a request invalid, too, that became so by what others did meanwhile: expired what it refers to.
+# A server also calls a request invalid that others made so: by expiring a snapshot that it refers to.
 _REFUSALS = (errors.CommitConflictError, errors.TableAlreadyExistsError, errors.ValidationError)
-
-
 _NO_RESPONSE = (errors.CommitOutcomeUnknownError, errors.CatalogConnectionError)
 
 
@@ -48,10 +39,9 @@ _NO_RESPONSE = (errors.CommitOutcomeUnknownError, errors.CatalogConnectionError)
 class CommitBudget:
     """How long a commit keeps trying against other writers.
 
-    There are always `retries` retries. As long as the exponential delays that they stand for
-    have not been waited, there are more: a writer that only lost a race plans again at once,
-    because the table made progress meanwhile. Only waiting counts; on a busy machine the planning
-    itself takes its time, and that is when most races are lost.
+    There are at least `retries` retries, and more until their exponential delays have been waited: a writer that
+    only lost a race plans again at once, because the table made progress. Only waiting counts, not planning, which
+    takes long on a busy machine, when most races are lost.
     """
 
     retries: int
@@ -59,7 +49,6 @@ class CommitBudget:
 
     @classmethod
     def from_config(cls, config: IcebergTableManagerConfig) -> "CommitBudget":
-        """The budget that a manager's configuration allows."""
         return cls(config.max_commit_retries, config.retry_base_delay_seconds)
 
     @property
@@ -73,39 +62,32 @@ class CommitBudget:
 
     def wait_seconds(self, attempts: int) -> float:
         """A random wait; its bound doubles with each attempt up to the base delay."""
-        # A power that no float can hold comes long after the bound is reached.
+        # The bound is reached long before the power overflows a float.
         bound = min(_SHORTEST_WAIT_SECONDS * 2 ** min(attempts, _MOST_DOUBLINGS), self.base_delay_seconds)
         return random.uniform(_SHORTEST_WAIT_SECONDS, bound)  # noqa: S311 - spreads writers, checks nothing
 
 
 @dataclass(frozen=True)
 class NewTable:
-    """A table that a commit creates.
-
-    Attributes:
-        catalog: Where it goes.
-        identifier: Its name.
-        open_transaction: Stages the table itself, anew for each attempt.
-    """
+    """A table that a commit creates; `open_transaction` stages it for each attempt."""
 
     catalog: Catalog
     identifier: TableIdentifier
     open_transaction: Callable[[], CreateTransaction]
 
     def name(self) -> tuple[str, ...]:
-        """The name in parts, as an existing table gives it."""
         return self.identifier.as_tuple
 
 
 @dataclass(frozen=True)
 class Committed:
-    """What a commit took.
+    """The result of a commit.
 
     Attributes:
-        table: The table as the commit left it.
+        table: The table after the commit.
         attempts: How often it was sent.
-        committed_by_this_process: False when another process had made a snapshot of the same id, or created the
-            table, so that the files of this one belong to no table.
+        committed_by_this_process: False if another process made a snapshot of the same id, or created the table:
+            the files of this process then belong to no table.
     """
 
     table: Table
@@ -114,12 +96,12 @@ class Committed:
 
 
 def new_snapshot_id() -> int:
-    """A random positive 63-bit id, as Iceberg's own are."""
+    """A random positive 63-bit id, like Iceberg's own."""
     return secrets.randbits(63) or 1
 
 
 def load_table_or_none(catalog: Catalog, identifier: TableIdentifier) -> Table | None:
-    """The table, or None when the catalog has none of that name."""
+    """The table, or None if it does not exist."""
     try:
         with translate_errors(catalog.name, table=identifier):
             return catalog.load_table(identifier.as_tuple)
@@ -142,19 +124,17 @@ def commit(
 
     Args:
         target: The table as last seen, refreshed in place; or one to be created.
-        stage: Plans the change on the transaction's metadata. Called again, on fresh metadata,
-            for each attempt; staging nothing means there is nothing to do.
+        stage: Stages the change on the transaction's metadata, for each attempt anew; nothing staged is no commit.
         budget: How often to try against other writers.
-        snapshot_id: Id of the snapshot that the commit adds. With it a commit whose response was
-            lost is recognised, so that it is never made twice.
-        on_lost_response: Called before the next attempt when one may still land; its files must stay.
+        snapshot_id: Id of the snapshot that the commit adds, by which a commit whose response was lost is recognised.
+        on_lost_response: Called before the next attempt if one may still land; its files must stay.
 
     Returns:
-        The table; also when it was to be created and another process created it first.
+        The table; also if another process created it first.
 
     Raises:
         CommitConflictError: Others won more often than the budget allows, or changed the same rows.
-        CommitOutcomeUnknownError: The catalog went away and nobody can say whether the commit landed.
+        CommitOutcomeUnknownError: The catalog became unreachable: the commit may have landed.
     """
     name = table_name(target)
     with step("commit", describe_table(name)) as operation:
@@ -173,7 +153,7 @@ def _commit(
     on_lost_response: Callable[[], None] | None,
 ) -> Committed:
     attempts, waited = 0, 0.0
-    # Of every attempt: a commit that landed may be answered by a conflict, when something on the way sent it twice.
+    # Of every attempt: a proxy that sends a commit twice turns the response to one that landed into a conflict.
     sent: set[str] = set()
     response_lost = False
     while True:
@@ -212,7 +192,7 @@ def _commit(
 
 @contextmanager
 def _outcome_unknown(name: str, snapshot_id: int | None) -> Iterator[None]:
-    """Whatever keeps an attempt from being made: an earlier one may still land, unless the branch has moved."""
+    """Report any failure but a conflict as unknown: an earlier attempt may still land, unless the branch moved."""
     try:
         yield
     except errors.CommitConflictError:
@@ -242,7 +222,7 @@ def _attempt(
             transaction.commit_once()
             return table
     except (*_REFUSALS, *_NO_RESPONSE) as failure:
-        # The manifests stay for now: they belong to the table if the commit landed after all.
+        # The manifests stay for now: they belong to the table if the commit landed.
         if isinstance(failure, errors.CommitConflictError):
             count_conflict(name, engine=_ENGINE)
         return failure
@@ -252,10 +232,10 @@ def _attempt(
 
 
 def refresh(table: Table) -> None:
-    """Bring a handle up to date.
+    """Refresh a handle.
 
     Raises:
-        CommitConflictError: The name belongs to another table by now.
+        CommitConflictError: The name belongs to another table now.
     """
     name = table_name(table)
     try:
@@ -273,7 +253,7 @@ def _look(
     snapshot_id: int | None,
     failure: errors.FloeStorageError,
 ) -> tuple[Table | None, Snapshot | None]:
-    """The table and the snapshot, if they exist despite the failure; what a refused attempt wrote is deleted."""
+    """The table and the snapshot, if they exist despite the failure; the manifests of a refused attempt are deleted."""
     refused = isinstance(failure, _REFUSALS)
     table: Table | None
     try:
@@ -287,7 +267,7 @@ def _look(
         if refused and isinstance(target, Table) and (snapshot_id is None or not away):
             transaction.discard_metadata_files()
             raise
-        # Whatever keeps us from looking, a token that expired for instance: the commit may have landed.
+        # For example an expired token: the commit may have landed.
         reason = gone.details.get("reason", type(gone).__name__)
         raise errors.CommitOutcomeUnknownError(
             table_name(target), snapshot_id=snapshot_id, reason=str(reason)
@@ -308,10 +288,10 @@ def _exhausted(
 
 
 def snapshot_id_for(key: str | None, metadata: TableMetadata | None) -> int:
-    """A snapshot id that follows from a key, so that two processes doing the same work make the same one.
+    """A snapshot id derived from a key, so that two processes doing the same work choose the same one.
 
-    The catalog refuses a second snapshot of the same id. An id that the table has outside its
-    history, after a rollback, is passed over. Without a key the id is random.
+    The catalog refuses a second snapshot of the same id. An id that the table has already, rolled back, is skipped.
+    Without a key the id is random.
     """
     if key is None:
         return new_snapshot_id()

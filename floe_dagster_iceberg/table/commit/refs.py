@@ -1,4 +1,4 @@
-"""Timestamps in time as Iceberg counts them."""
+"""Branches, tags and rollbacks, staged in a transaction."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -28,7 +28,7 @@ def to_timestamp_ms(timestamp: datetime, *, argument: str, table: str) -> int:
     """Milliseconds since 1970 UTC.
 
     Raises:
-        ValidationError: The time has no zone, so it could mean any of 26 hours.
+        ValidationError: It has no time zone.
     """
     if timestamp.utcoffset() is None:
         raise ValidationError(
@@ -39,23 +39,19 @@ def to_timestamp_ms(timestamp: datetime, *, argument: str, table: str) -> int:
 
 
 def to_milliseconds(duration: timedelta | None, *, argument: str, table: str) -> int | None:
-    """A duration in milliseconds, or None when there is none.
-
-    Raises:
-        ValidationError: It is shorter than a millisecond.
-    """
+    """A duration in milliseconds, at least 1."""
     if duration is None:
         return None
     milliseconds = duration // timedelta(milliseconds=1)
     if milliseconds < 1:
         raise ValidationError(
-            f"{argument} for '{table}' must be longer than nothing, got {format_duration(duration)}.", table=table
+            f"{argument} for '{table}' must be at least a millisecond, got {format_duration(duration)}.", table=table
         )
     return milliseconds
 
 
 def head_of(metadata: TableMetadata, branch: str, table: str) -> Snapshot | None:
-    """The snapshot that a write to a branch builds on; a branch that is not there begins at main.
+    """The snapshot that a write to a branch builds on; a new branch starts at main.
 
     Raises:
         ValidationError: The name is a tag's.
@@ -82,10 +78,9 @@ def new_branch(snapshot_id: int) -> SnapshotRef:
 
 
 def fork_branch(transaction: StagedTransaction, branch: str, head: Snapshot | None) -> None:
-    """Stage the creation of a branch that is not there yet, at the snapshot it builds on.
+    """Stage the creation of a missing branch, at the snapshot it builds on.
 
-    A table that was never written gets an empty first snapshot on main: a branch has to begin
-    somewhere, and main must not show the branch's rows.
+    An empty table gets an empty first snapshot on main: a branch needs a snapshot, and main must not show its rows.
     """
     if branch == MAIN_BRANCH or branch in transaction.table_metadata.refs:
         return
@@ -112,7 +107,7 @@ def _stage_empty_main(transaction: StagedTransaction) -> int:
 def create_ref(
     transaction: TableTransaction, table: str, name: str, snapshot_id: int | None, ref: SnapshotRef
 ) -> Snapshot:
-    """Stage a new branch or tag of the kind and retention of `ref`, at a snapshot or at the newest one of main.
+    """Stage a new branch or tag with the kind and retention of `ref`, at a snapshot or at the newest one of main.
 
     Raises:
         ValidationError: The name is taken or empty, or the table has no snapshot yet.
@@ -148,7 +143,7 @@ def remove_ref(transaction: TableTransaction, table: str, name: str) -> None:
     """
     if name == MAIN_BRANCH:
         raise ValidationError(
-            f"Branch '{MAIN_BRANCH}' is what '{table}' shows, and cannot be removed. Roll it back, or drop the table.",
+            f"Branch '{MAIN_BRANCH}' of '{table}' cannot be removed. Roll it back, or drop the table.",
             table=table,
         )
     ref = _ref(transaction.table_metadata, table, name)
@@ -162,11 +157,11 @@ def fast_forward(transaction: TableTransaction, table: str, branch: str, to: str
 
     Raises:
         ValidationError: The branch holds commits that the other lacks, or is a tag.
-        SnapshotNotFoundError: One of the two is not there.
+        SnapshotNotFoundError: One of the two does not exist.
     """
     metadata = transaction.table_metadata
     target = _ref(metadata, table, to)
-    # A table that was only ever written on a branch has no main; an empty history is part of any other.
+    # A table that was only written on a branch has no main; an empty history is part of any other.
     empty_main = branch == MAIN_BRANCH and MAIN_BRANCH not in metadata.refs
     ref = new_branch(target.snapshot_id) if empty_main else _ref(metadata, table, branch)
     if ref.snapshot_ref_type is not SnapshotRefType.BRANCH:
@@ -191,7 +186,7 @@ def fast_forward(transaction: TableTransaction, table: str, branch: str, to: str
 
 
 def roll_back(transaction: TableTransaction, table: str, snapshot_id: int) -> Snapshot:
-    """Stage main's return to one of its earlier snapshots.
+    """Stage a rollback of main to one of its earlier snapshots.
 
     Raises:
         SnapshotNotFoundError: There is no such snapshot.
@@ -212,17 +207,17 @@ def roll_back(transaction: TableTransaction, table: str, snapshot_id: int) -> Sn
 
 
 def roll_back_in_time(transaction: TableTransaction, table: str, timestamp_ms: int, *, timestamp: str) -> Snapshot:
-    """Stage main's return to what it was at a timestamp.
+    """Stage a rollback of main to its snapshot at a timestamp.
 
     Raises:
-        RollbackError: Main's history, as far as it has not expired, begins later.
+        RollbackError: Main's history, as far as it has not expired, starts later.
     """
     target = find_in_time(transaction.table_metadata, table, timestamp_ms, timestamp=timestamp)
     return roll_back(transaction, table, target.snapshot_id)
 
 
 def find_in_history(metadata: TableMetadata, table: str, snapshot_id: int) -> Snapshot:
-    """The snapshot that main can return to.
+    """The snapshot of main's history with an id.
 
     Raises:
         SnapshotNotFoundError: There is no such snapshot.
@@ -240,16 +235,16 @@ def find_in_history(metadata: TableMetadata, table: str, snapshot_id: int) -> Sn
 
 
 def find_in_time(metadata: TableMetadata, table: str, timestamp_ms: int, *, timestamp: str) -> Snapshot:
-    """The snapshot that main showed at a timestamp.
+    """Main's snapshot at a timestamp.
 
     Raises:
-        RollbackError: Main's history, as far as it has not expired, begins later.
+        RollbackError: Main's history, as far as it has not expired, starts later.
     """
     history = history_of(metadata, metadata.current_snapshot())
     target = next((snapshot for snapshot in history if snapshot.timestamp_ms <= timestamp_ms), None)
     if target is None:
         raise RollbackError(
-            table, snapshot=timestamp, reason="no snapshot of main is that old; list_snapshots() shows those there are"
+            table, snapshot=timestamp, reason="no snapshot of main is that old; list_snapshots() lists all snapshots"
         )
     return target
 
@@ -257,9 +252,7 @@ def find_in_time(metadata: TableMetadata, table: str, timestamp_ms: int, *, time
 def _snapshot(metadata: TableMetadata, table: str, snapshot_id: int | None) -> Snapshot:
     snapshot = metadata.current_snapshot() if snapshot_id is None else metadata.snapshot_by_id(snapshot_id)
     if snapshot is None and snapshot_id is None:
-        raise ValidationError(
-            f"Table '{table}' has no snapshot yet, so nothing can point at one. Write to it first.", table=table
-        )
+        raise ValidationError(f"Table '{table}' has no snapshot yet. Write to it first.", table=table)
     if snapshot is None:
         raise SnapshotNotFoundError(table, snapshot_id)
     return snapshot

@@ -1,6 +1,8 @@
-"""The table manager: one typed API over PyIceberg for everything that happens to a table."""
+"""The table manager: one typed API over PyIceberg.
 
-from floe_dagster_iceberg.table.manager.maintenance import CompactionOperations
+Public methods only: each resolves names, opens a span and delegates to `write`, `commit`, `schema` or `maintenance`.
+"""
+
 from floe_dagster_iceberg.table.manager.rows import RowOperations
 from floe_dagster_iceberg.table.manager.scan import ScanOperations
 from floe_dagster_iceberg.table.manager.schema import SchemaOperations
@@ -8,18 +10,15 @@ from floe_dagster_iceberg.table.manager.snapshots import SnapshotOperations
 from floe_dagster_iceberg.table.manager.tables import TableOperations
 
 
-class IcebergTableManager(
-    TableOperations, SchemaOperations, RowOperations, ScanOperations, SnapshotOperations, CompactionOperations
-):
+class IcebergTableManager(TableOperations, SchemaOperations, RowOperations, ScanOperations, SnapshotOperations):
     """Tables of one catalog.
 
-    Every method takes a table as 'namespace.name', as TableIdentifier or as PyIceberg Table, is
-    one commit or none, and raises only errors of `floe_dagster_iceberg.errors`. Nothing is
-    connected before the first use, nothing runs by itself.
+    Every method takes a table as 'namespace.name', as TableIdentifier or as PyIceberg Table, is one commit or
+    none, and raises only errors of `floe_dagster_iceberg.errors`. The first use connects to the catalog.
 
     Args:
-        catalog_plugin: A catalog plugin, or a PyIceberg catalog that is connected already.
-        storage_plugin: Where files go; its settings are handed to the catalog when it connects.
+        catalog_plugin: A catalog plugin, or a connected PyIceberg catalog.
+        storage_plugin: Where files go; the catalog gets its settings when it connects.
         config: Retry budget, retention and default table properties.
         tracer: OpenTelemetry tracer; the global one if not given.
         logger: structlog logger; Python's logging if not given.

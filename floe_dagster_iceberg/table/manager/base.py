@@ -1,4 +1,4 @@
-"""What all operations of the table manager share: the catalog, the settings, names into tables."""
+"""What all operations of the table manager share: the catalog, the settings, loading tables and committing."""
 
 from collections.abc import Callable
 from threading import Lock
@@ -18,7 +18,7 @@ from floe_dagster_iceberg.table.manager.repair import repair_table
 from floe_dagster_iceberg.table.names import TableRef, table_name, to_identifier
 from floe_dagster_iceberg.telemetry import Telemetry, attributes as attrs, describe_table
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 class CatalogSession:
@@ -43,7 +43,7 @@ class CatalogSession:
     @property
     def catalog(self) -> Catalog:
         """The PyIceberg catalog; the first use connects."""
-        # Not a cached_property: its lock is one for all managers, and one catalog that hangs would stop the others.
+        # Not a cached_property: its lock is shared by all managers, so one catalog that hangs would stop the others.
         with self._connecting:
             if self._connected is None:
                 self._connected = self._connect()
@@ -61,7 +61,7 @@ class CatalogSession:
 
     @property
     def telemetry(self) -> Telemetry:
-        """Where spans and log events go; what works with this manager shares it."""
+        """Where spans and log events go."""
         return self._telemetry
 
     @property
@@ -69,7 +69,7 @@ class CatalogSession:
         return CommitBudget.from_config(self.config)
 
     def _load(self, table: TableRef) -> Table:
-        """The table itself; a handle is used as it is, with the version its holder saw."""
+        """The table; a handle is used as it is, in the version that it holds."""
         if isinstance(table, Table):
             return table
         identifier = to_identifier(table)
@@ -81,16 +81,11 @@ class CatalogSession:
 
         return self.with_metadata_repair(identifier, load)
 
-    def with_metadata_repair(self, table: TableIdentifier, use: Callable[..., Answer], *args: Any) -> Answer:
-        """Use a table; where its metadata cannot be read and may be repaired, repair it and use it then.
-
-        Args:
-            table: The table.
-            use: What is done with it; called again after a repair.
-            *args: Its arguments.
+    def with_metadata_repair(self, table: TableIdentifier, use: Callable[..., T], *args: Any) -> T:
+        """Call `use`; if the table's metadata cannot be read and may be repaired, repair it and call again.
 
         Raises:
-            StaleTableMetadataError: It cannot be read, and is not to be repaired or cannot be.
+            StaleTableMetadataError: The metadata cannot be read, and may not or cannot be repaired.
         """
         try:
             return use(*args)
@@ -107,28 +102,25 @@ def table_attributes(table: TableRef | TableConfig, *_: Any, **__: Any) -> dict[
 
 
 def _name_of(source: CatalogPlugin | Catalog) -> str:
-    """The catalog's name; of a plugin that does not tell it before it connects, the plugin's."""
+    """The catalog's name; the plugin's if the catalog has none before it connects."""
     if isinstance(source, Catalog):
         return str(source.name)
     config = getattr(source, "config", None)
     return str(getattr(config, "catalog_name", None) or getattr(source, "name", type(source).__name__))
 
 
-T = TypeVar("T")
-
-
 class MetadataSession(CatalogSession):
-    """What operations that change no row share."""
+    """What operations that change metadata share."""
 
     def _load_newest(self, table: TableRef) -> Table:
-        """The table as it is now; a handle is refreshed, because its holder's version decides nothing here."""
+        """The table in its newest version; a handle is refreshed."""
         loaded = self._load(table)
         if loaded is table:
             refresh(loaded)
         return loaded
 
     def _change(self, table: Table, stage: Callable[[TableTransaction], T]) -> T:
-        """Commit what `stage` plans, and return what it returned for the attempt that landed."""
+        """Commit what `stage` plans, and return its result for the attempt that landed."""
         planned: list[T] = []
 
         def plan(transaction: TableTransaction) -> None:

@@ -1,8 +1,7 @@
-"""Tables whose metadata file is gone or is invalid: brought back in the newest version that is left.
+"""Repair of tables whose metadata file is missing or invalid: the newest readable version is registered again.
 
-Only who asks for it gets this (`stale_table_recovery_mode="repair"`): commits after that version
-are lost to the table, though their files stay. Where no version is left the catalog's entry is
-all there is, and it goes, so that the next write may create the table.
+Only with `stale_table_recovery_mode="repair"`: later commits are lost to the table, though their files stay. If no
+version is left, the catalog's entry is removed, so that the next write may create the table.
 """
 
 import logging
@@ -20,8 +19,6 @@ from floe_dagster_iceberg.table.storage import list_files
 from floe_dagster_iceberg.telemetry import describe_table, traced_step
 
 _SUFFIX = ".metadata.json"
-
-
 _logger = logging.getLogger(__name__)
 
 
@@ -34,7 +31,7 @@ def repair_table(catalog: Catalog, identifier: TableIdentifier, stale: StaleTabl
     """Register the newest readable version of a table in place of the one that cannot be read.
 
     Raises:
-        StaleTableMetadataError: Nobody knows where the table's versions are, or they cannot be listed.
+        StaleTableMetadataError: The location of the versions is unknown, or they cannot be listed.
     """
     if stale.metadata_location is None:
         raise stale

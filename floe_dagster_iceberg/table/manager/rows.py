@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pydantic
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.table import Table
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from floe_dagster_iceberg.errors import ValidationError
@@ -54,17 +53,16 @@ class RowOperations(MetadataSession):
 
         Args:
             table: The table.
-            data: Arrow table, batch or reader, pandas or polars frame. A reader is streamed with
-                bounded memory, into partitioned tables too.
+            data: Arrow table, batch or reader, pandas or polars DataFrame. A reader is streamed with bounded memory.
             evolve_schema: Whether new columns, wider types and NULLs in required columns change the schema.
             commit_strategy: How manifests are treated; the manager's default if not given.
-            snapshot_properties: Kept in the summary of the snapshot.
-            branch: Branch to write to; a new one begins at main.
+            snapshot_properties: Properties of the snapshot summary.
+            branch: Branch to write to; a new one starts at main.
 
         Raises:
             NoSuchTableError: There is no such table.
             SchemaEvolutionError: The rows do not fit and may not change the schema.
-            CommitConflictError: Other writers won more often than the budget allows.
+            CommitConflictError: Other writers won more often than the retry budget allows.
         """
         return self._write(
             table,
@@ -96,12 +94,12 @@ class RowOperations(MetadataSession):
 
         Args:
             table: The table. A handle counts as loaded when its holder loaded it.
-            data: The new rows; none is fine.
+            data: The new rows; may be empty.
             overwrite_filter: Which rows to replace, as text or PyIceberg expression; all if not given.
             evolve_schema: Whether the rows may change the schema.
             commit_strategy: How manifests are treated; the manager's default if not given.
-            snapshot_properties: Kept in the summary of the snapshot.
-            branch: Branch to write to; a new one begins at main.
+            snapshot_properties: Properties of the snapshot summary.
+            branch: Branch to write to; a new one starts at main.
 
         Raises:
             NoSuchTableError: There is no such table.
@@ -131,7 +129,7 @@ class RowOperations(MetadataSession):
         snapshot_properties: Mapping[str, str] | None = None,
         branch: str | None = None,
     ) -> SnapshotInfo:
-        """Update the rows whose key is there already, add the others.
+        """Update the rows whose key exists, add the others.
 
         The rows are held in memory. Columns that they lack keep their values in updated rows.
         Two upserts of the same new key at the same time make one row.
@@ -142,13 +140,13 @@ class RowOperations(MetadataSession):
             join_columns: Columns that identify a row; NULL in them is refused.
             evolve_schema: Whether the rows may change the schema.
             commit_strategy: How manifests are treated; the manager's default if not given.
-            snapshot_properties: Kept in the summary of the snapshot.
-            branch: Branch to write to; a new one begins at main.
+            snapshot_properties: Properties of the snapshot summary.
+            branch: Branch to write to; a new one starts at main.
 
         Raises:
             ValidationError: A join column is missing or holds NULL, or rows repeat a key.
             SchemaEvolutionError: The rows do not fit and may not change the schema.
-            CommitConflictError: Other writers won more often than the budget allows.
+            CommitConflictError: Other writers won more often than the retry budget allows.
         """
         return self._write(
             table,
@@ -172,20 +170,20 @@ class RowOperations(MetadataSession):
     ) -> SnapshotInfo | None:
         """Delete the rows matching a filter; None when there are none and nothing was committed.
 
-        Rows for which the filter says neither yes nor no, because of NULL, stay.
+        Rows for which the filter is NULL stay.
 
         Args:
             table: The table, in its newest version even when a handle is given.
             row_filter: Which rows to delete, as text or PyIceberg expression.
-            snapshot_properties: Kept in the summary of the snapshot.
-            branch: Branch to delete from; a new one begins at main.
+            snapshot_properties: Properties of the snapshot summary.
+            branch: Branch to delete from; a new one starts at main.
 
         Raises:
-            ValidationError: The filter cannot be read, or names a column that is not there.
-            CommitConflictError: Other writers won more often than the budget allows.
+            ValidationError: The filter is invalid, or names a column that does not exist.
+            CommitConflictError: Other writers won more often than the retry budget allows.
         """
         settings = _write_config(table, None, {"snapshot_properties": snapshot_properties, "branch": branch})
-        # On the version of a stale handle there might be nothing to delete, and nobody would notice.
+        # In the version of a stale handle there might be nothing to delete.
         loaded = self._load_newest(table)
         snapshot = delete_rows(
             loaded,
@@ -210,13 +208,13 @@ class RowOperations(MetadataSession):
 
         Args:
             table: The table.
-            data: Arrow table, batch or reader, pandas or polars frame.
+            data: Arrow table, batch or reader, pandas or polars DataFrame.
             config: Mode, filter, keys, strategy, snapshot properties and branch.
             evolve_schema: Whether the rows may change the schema.
             **keywords: Fields of WriteConfig, instead of `config`.
 
         Raises:
-            ValidationError: The settings contradict each other, or name columns that are not there.
+            ValidationError: The settings contradict each other, or name columns that do not exist.
             NoSuchTableError: There is no such table.
             SchemaEvolutionError: The rows do not fit and may not change the schema.
             CommitConflictError: Other writers won, or changed the rows being replaced.
@@ -231,21 +229,18 @@ class RowOperations(MetadataSession):
         loaded = self._load(table)
         strategy = settings.commit_strategy or self.config.default_commit_strategy
         annotate({attrs.COMMIT_STRATEGY: strategy.value})
-        result = write_rows(
-            loaded,
-            rows,
-            TableWrite(
-                to_identifier(loaded),
-                settings.mode,
-                scope=RowScope(row_filter=_replaced_rows(loaded, settings)),
-                keys=tuple(settings.join_columns),
-                evolution=EvolutionMode.WIDEN if evolve_schema else EvolutionMode.NONE,
-                snapshot_properties=settings.snapshot_properties,
-                branch=settings.branch or MAIN_BRANCH,
-                merge_manifests=strategy is CommitStrategy.MERGE_COMMIT,
-            ),
-            self._budget,
+        where = settings.overwrite_filter
+        write = TableWrite(
+            to_identifier(loaded),
+            settings.mode,
+            scope=RowScope(row_filter=AlwaysTrue() if where is None else to_row_filter(loaded, where)),
+            keys=tuple(settings.join_columns),
+            evolution=EvolutionMode.WIDEN if evolve_schema else EvolutionMode.NONE,
+            snapshot_properties=settings.snapshot_properties,
+            branch=settings.branch or MAIN_BRANCH,
+            merge_manifests=strategy is CommitStrategy.MERGE_COMMIT,
         )
+        result = write_rows(loaded, rows, write, self._budget)
         annotate({attrs.ATTEMPTS: result.attempts})
         return result.snapshot
 
@@ -265,7 +260,3 @@ def _write_config(table: TableRef, config: WriteConfig | None, keywords: dict[st
         raise ValidationError(
             f"A write to '{identifier}' cannot be done as asked: {problems}.", table=identifier
         ) from None
-
-
-def _replaced_rows(table: Table, config: WriteConfig) -> BooleanExpression:
-    return AlwaysTrue() if config.overwrite_filter is None else to_row_filter(table, config.overwrite_filter)

@@ -13,7 +13,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import SnapshotLogEntry
 
 from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
-from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
+from floe_dagster_iceberg._pyiceberg.manifest_reader import reading_files
 from floe_dagster_iceberg._pyiceberg.scan_planner import NullSafeScan
 from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import RowFilter
@@ -51,7 +51,7 @@ class ScanOperations(CatalogSession):
         as_of: datetime | None = None,
         ref: str | None = None,
     ) -> pa.Table:
-        """Read rows into memory. Only files and columns that can matter are opened.
+        """Read rows into memory; files and columns that cannot matter are skipped.
 
         Args:
             table: The table.
@@ -90,24 +90,20 @@ class ScanOperations(CatalogSession):
     ) -> pa.RecordBatchReader:
         """Read rows as a stream, one file after the other, whatever the size of the table.
 
-        The arguments and errors are those of `scan`; errors of files come while the stream is read.
-        The version that is read is fixed by this call.
+        The arguments and errors are those of `scan`; errors of files are raised while the stream is read. The
+        version that is read is fixed by this call.
         """
         loaded = self._load(table)
         version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref)
         scan = _data_scan(loaded, version, columns, row_filter, None)
         schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
-        return pa.RecordBatchReader.from_batches(schema, _counted(_batches(loaded, scan, schema)))
+        # The operation that opens the stream has ended when it is read.
+        operation = running_operation()
+        attributes = {} if operation is None else operation.attributes
+        return pa.RecordBatchReader.from_batches(schema, _counted(_batches(loaded, scan, schema), attributes))
 
 
-def _counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Count what passes; the operation that opened the stream has ended when it is read."""
-    operation = running_operation()
-    attributes = {} if operation is None else operation.attributes
-    return _counting(batches, attributes)
-
-
-def _counting(batches: Iterator[pa.RecordBatch], attributes: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+def _counted(batches: Iterator[pa.RecordBatch], attributes: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         count_read(batch.num_rows, batch.nbytes, attributes)
         yield batch
@@ -131,7 +127,7 @@ def _batches(table: Table, scan: DataScan, schema: pa.Schema) -> Iterator[pa.Rec
 
 
 def _plan(scan: DataScan) -> Iterator[FileScanTask]:
-    """Files that may hold matching rows, by our own judgement."""
+    """Files that may hold matching rows, by our own pruning."""
     matches = FileMatcher(scan.table_metadata, scan.row_filter)
     return (task for task in scan.update(row_filter=AlwaysTrue()).plan_files() if not matches.no_row(task.file))
 
@@ -215,7 +211,7 @@ def _snapshot_at(table: Table, name: str, as_of: datetime) -> int:
 
 
 def _expired_between(table: Table, current: SnapshotLogEntry, following: SnapshotLogEntry | None) -> bool:
-    """Whether the log lacks what came after an entry: it forgets expired snapshots without leaving a gap."""
+    """Whether snapshots after an entry have expired: the log drops them without leaving a gap."""
     made = None if following is None else table.metadata.snapshot_by_id(following.snapshot_id)
     if following is None or made is None or made.timestamp_ms != following.timestamp_ms:
         # Nothing came after, or a rollback did, which has no parent to compare.

@@ -21,9 +21,8 @@ class SchemaOperations(MetadataSession):
     def evolve_schema(self, table: TableRef, evolution: SchemaEvolution | Sequence[SchemaChange]) -> Table:
         """Change columns: all changes in one commit, or none.
 
-        The changes are made one after the other, so a later one sees what an earlier one did.
-        They are checked against the schema that the table has at that time, and again when
-        another writer changed it before the commit.
+        The changes apply one after the other. They are checked against the table's current schema, and again if
+        another writer changes it before the commit.
 
         Args:
             table: The table.
@@ -34,7 +33,7 @@ class SchemaOperations(MetadataSession):
             The table in its newest version.
 
         Raises:
-            SchemaEvolutionError: A column is not there, or a name is taken.
+            SchemaEvolutionError: A column does not exist, or a name is taken.
             IncompatibleSchemaChangeError: A change would break readers or existing rows.
             CommitConflictError: Other writers won more often than the budget allows.
         """
@@ -52,15 +51,14 @@ class SchemaOperations(MetadataSession):
         remove: Sequence[str] = (),
         rename: Mapping[str, str] | None = None,
     ) -> Table:
-        """Change how files that are written from now on are split, in one commit.
+        """Change the partitioning of files written from now on, in one commit.
 
-        Files that are there already keep their own split and stay readable. Fields are named as
-        Iceberg and Spark name them: `ts_day`, `id_bucket_16`, `region`.
+        Existing files keep their partitioning and stay readable. Fields are named as in Iceberg and Spark:
+        `ts_day`, `id_bucket_16`, `region`.
 
         Args:
             table: The table.
-            add: Fields such as "region", "day(ts)", "bucket(16, id)", "truncate(4, name)"; with
-                names of their own as a mapping, {"by_day": "day(ts)"}.
+            add: Fields such as "region", "day(ts)", "bucket(16, id)"; with names as a mapping, {"by_day": "day(ts)"}.
             remove: Names of partition fields to remove.
             rename: New names of partition fields by their old ones.
 
@@ -68,7 +66,7 @@ class SchemaOperations(MetadataSession):
             The table in its newest version.
 
         Raises:
-            ValidationError: A field cannot be read, does not fit the schema, is not there, or is there already.
+            ValidationError: A field is invalid, does not fit the schema, does not exist, or exists already.
             CommitConflictError: Other writers won more often than the budget allows.
         """
         changes = SpecChanges.from_arguments(str(to_identifier(table)), add=add, remove=remove, rename=rename or {})

@@ -1,4 +1,4 @@
-"""The table manager's operations on snapshots, branches and tags."""
+"""The table manager's operations on snapshots, branches and tags, and compaction."""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -7,27 +7,28 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models import SnapshotInfo
+from floe_dagster_iceberg.models import CompactionStrategy, MaintenanceResult, SnapshotInfo
 from floe_dagster_iceberg.table.commit import refs as ref_changes
 from floe_dagster_iceberg.table.commit.refs import to_milliseconds, to_timestamp_ms
+from floe_dagster_iceberg.table.maintenance.compaction import compact
 from floe_dagster_iceberg.table.maintenance.expire_files import bring_back_lost_refs
 from floe_dagster_iceberg.table.maintenance.expiry import Retention, newest_first, stage_expiry
 from floe_dagster_iceberg.table.manager.base import MetadataSession, table_attributes
 from floe_dagster_iceberg.table.names import TableRef, table_name, to_identifier
-from floe_dagster_iceberg.telemetry import annotate, attributes as attrs, traced
+from floe_dagster_iceberg.telemetry import annotate, attributes as attrs, set_maintenance_attributes, traced
 
 _MILLISECONDS_PER_DAY = 24 * 60 * 60 * 1000
 
 
 class SnapshotOperations(MetadataSession):
-    """Looking at a table's history, naming parts of it, going back in it, and letting it expire."""
+    """A table's history: listed, named, rolled back, expired; and its files, compacted."""
 
     @traced("list_snapshots", table_attributes)
     def list_snapshots(self, table: TableRef, limit: int | None = None) -> list[SnapshotInfo]:
         """All snapshots that have not expired, newest first, those of branches and those rolled back included.
 
         Args:
-            table: The table; what the catalog says now counts, also when a handle is given.
+            table: The table, in its newest version even if a handle is given.
             limit: At most this many.
 
         Raises:
@@ -70,12 +71,11 @@ class SnapshotOperations(MetadataSession):
 
     @traced("rollback_to_timestamp", table_attributes)
     def rollback_to_timestamp(self, table: TableRef, timestamp: datetime | int) -> SnapshotInfo:
-        """Make main what it was at a timestamp: the newest snapshot of its history committed by then.
+        """Roll main back to the newest snapshot of its history that was committed by a timestamp.
 
         Args:
             table: The table.
-            timestamp: The timestamp, with a time zone, or in milliseconds since 1970 UTC. A
-                snapshot committed in that very millisecond counts.
+            timestamp: The timestamp (inclusive), with a time zone or in milliseconds since 1970 UTC.
 
         Raises:
             ValidationError: The timestamp has no time zone.
@@ -184,7 +184,7 @@ class SnapshotOperations(MetadataSession):
 
         Raises:
             ValidationError: The branch holds commits that the other lacks, or is a tag.
-            SnapshotNotFoundError: One of the two is not there.
+            SnapshotNotFoundError: One of the two does not exist.
         """
         loaded = self._load_newest(table)
         stage = partial(ref_changes.fast_forward, table=table_name(loaded), branch=branch, to=to)
@@ -212,11 +212,10 @@ class SnapshotOperations(MetadataSession):
     ) -> int:
         """Remove old snapshots from the table's metadata; files are left to maintenance.
 
-        A snapshot expires when it is older than asked for, and not among the newest ones of the
-        table or of any branch, and no branch or tag points at it. Branches and tags keep what
-        their own retention says, and go when they are past their own `max_ref_age`; main never
-        does. If a branch or tag changes meanwhile, the decision is made anew. Many snapshots
-        expire in several commits; an interrupted call has expired the oldest ones.
+        A snapshot expires if it is older than the limit, is not among the newest ones of the table or of any
+        branch, and no branch or tag points at it. Branches and tags follow their own retention, and are removed
+        past their own `max_ref_age`; main never is. If a branch or tag changes meanwhile, the plan is made again.
+        Many snapshots expire in several commits; an interrupted call has expired the oldest ones.
 
         Args:
             table: The table.
@@ -252,6 +251,25 @@ class SnapshotOperations(MetadataSession):
         annotate({attrs.SNAPSHOTS_EXPIRED: expired})
         return expired
 
+    @traced("compact_table", table_attributes, report=set_maintenance_attributes)
+    def compact_table(self, table: TableRef, strategy: CompactionStrategy | None = None) -> MaintenanceResult:
+        """Rewrite files that are too small or too large, in one commit that changes no row.
+
+        Writers are not blocked. Rows that others add meanwhile stay; if others replace the files being rewritten,
+        their version wins and the rewrite is planned again.
+
+        Args:
+            table: The table.
+            strategy: How files are arranged; bin-pack to 128 MiB if not given.
+
+        Raises:
+            ValidationError: A sort column is not in the table.
+            EngineCapabilityError: Z-order, which only Spark supports.
+            ScanError: A file to rewrite cannot be read.
+            CommitConflictError: Others kept replacing the files being rewritten.
+        """
+        return compact(self._load(table), strategy or CompactionStrategy(), self._budget)
+
     def _expire(self, table: Table, retention: Retention) -> int:
         expired = 0
         while True:
@@ -280,10 +298,7 @@ def _only_one(table: str, **arguments: object) -> None:
 
 
 class ManagedSnapshots:
-    """Branches, tags, rollback and expiry of one table.
-
-    Each method is the one of the same name of `IcebergTableManager`: one commit, same errors.
-    """
+    """Branches, tags, rollback and expiry of one table: the methods of `IcebergTableManager` without the table."""
 
     def __init__(self, operations: "SnapshotOperations", table: Table) -> None:
         self._operations, self._table = operations, table
@@ -291,7 +306,6 @@ class ManagedSnapshots:
     def create_tag(
         self, name: str, snapshot_id: int | None = None, *, max_ref_age: timedelta | None = None
     ) -> SnapshotInfo:
-        """Name a snapshot for good; the newest of main if none is given."""
         return self._operations.create_tag(self._table, name, snapshot_id, max_ref_age=max_ref_age)
 
     def create_branch(
@@ -303,7 +317,6 @@ class ManagedSnapshots:
         max_snapshot_age: timedelta | None = None,
         min_snapshots_to_keep: int | None = None,
     ) -> SnapshotInfo:
-        """Begin a branch at a snapshot; at the newest of main if none is given."""
         return self._operations.create_branch(
             self._table,
             name,
@@ -314,19 +327,15 @@ class ManagedSnapshots:
         )
 
     def remove_ref(self, name: str) -> None:
-        """Remove a branch or tag; its snapshots stay until they expire."""
         self._operations.remove_ref(self._table, name)
 
     def fast_forward(self, branch: str, to: str) -> SnapshotInfo:
-        """Move a branch to where another branch or tag stands, only forward."""
         return self._operations.fast_forward(self._table, branch, to)
 
     def rollback_to_snapshot(self, snapshot_id: int) -> SnapshotInfo:
-        """Make an earlier snapshot of main the current one again."""
         return self._operations.rollback_to_snapshot(self._table, snapshot_id)
 
     def rollback_to_timestamp(self, timestamp: datetime | int) -> SnapshotInfo:
-        """Make main what it was at a point in time."""
         return self._operations.rollback_to_timestamp(self._table, timestamp)
 
     def expire_snapshots(
@@ -337,7 +346,6 @@ class ManagedSnapshots:
         older_than: datetime | None = None,
         retain_last: int | None = None,
     ) -> int:
-        """Remove old snapshots, and return how many."""
         return self._operations.expire_snapshots(
             self._table, older_than_days, min_snapshots_to_keep, older_than=older_than, retain_last=retain_last
         )

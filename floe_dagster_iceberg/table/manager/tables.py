@@ -37,8 +37,8 @@ class TableOperations(CatalogSession):
     ) -> Table:
         """Create a table from a `TableConfig`, or from a name and a schema.
 
-        Everything is checked before the catalog is asked. Properties are the manager's default
-        table properties with the given ones on top. An existing table is never changed.
+        Everything is validated before the catalog is asked. The given properties override the manager's default
+        table properties. An existing table is never changed.
 
         Args:
             table: A configuration, or the table's name.
@@ -46,20 +46,18 @@ class TableOperations(CatalogSession):
             partition_spec: Partitioning, when `table` is a name.
             properties: Table properties, when `table` is a name.
             location: Where the table's files go; the catalog decides if not given.
-            if_not_exists: Return the table as it is when it exists already, also when another
-                process creates it at the same time.
+            if_not_exists: Return an existing table as it is, also if another process creates it at the same time.
 
         Raises:
             ValidationError: The configuration is invalid; nothing was sent.
             TableAlreadyExistsError: There is a table of that name, and `if_not_exists` is not set.
-            NoSuchNamespaceError: The namespace is not there.
+            NoSuchNamespaceError: The namespace does not exist.
         """
         identifier = to_identifier(table)
         if isinstance(table, TableConfig):
             if schema is not None or partition_spec is not None or properties is not None or location is not None:
                 raise ValidationError(
-                    f"The TableConfig of '{identifier}' says all there is; give no schema, spec, properties or "
-                    "location beside it.",
+                    f"The TableConfig of '{identifier}' has schema, spec, properties and location: do not pass them.",
                     table=identifier,
                 )
             schema, partition_spec = table.table_schema, table.partition_spec
@@ -70,8 +68,10 @@ class TableOperations(CatalogSession):
         spec = to_iceberg_spec(identifier, columns, partition_spec)
         catalog = self.catalog
         try:
-            self._refuse_existing(identifier)
             with translate_errors(catalog.name, table=identifier):
+                # Catalogs write the new table's metadata before they find out, and leave the file behind.
+                if catalog.table_exists(identifier.as_tuple):
+                    raise TableAlreadyExistsError(identifier)  # noqa: TRY301 - handled like the error of a race
                 return catalog.create_table(
                     identifier.as_tuple,
                     columns,
@@ -84,13 +84,6 @@ class TableOperations(CatalogSession):
                 raise
             return self._load(identifier)
 
-    def _refuse_existing(self, identifier: TableIdentifier) -> None:
-        # Catalogs write the new table's metadata before they find out, and leave the file behind.
-        catalog = self.catalog
-        with translate_errors(catalog.name, table=identifier):
-            if catalog.table_exists(identifier.as_tuple):
-                raise TableAlreadyExistsError(identifier)
-
     def create_table_if_not_exists(
         self,
         table: TableConfig | str | TableIdentifier,
@@ -100,14 +93,7 @@ class TableOperations(CatalogSession):
         *,
         location: str | None = None,
     ) -> Table:
-        """Create a table, or return it as it is when it exists; safe against a race of several processes.
-
-        The arguments are those of `create_table`.
-
-        Raises:
-            ValidationError: The configuration is invalid; nothing was sent.
-            NoSuchNamespaceError: The namespace is not there.
-        """
+        """Create a table, or return it as it is if it exists, like `create_table(..., if_not_exists=True)`."""
         return self.create_table(table, schema, partition_spec, properties, location=location, if_not_exists=True)
 
     @traced("load_table", table_attributes)
@@ -128,12 +114,11 @@ class TableOperations(CatalogSession):
 
     @traced("drop_table", table_attributes)
     def drop_table(self, table: TableRef, *, purge: bool = False) -> None:
-        """Take a table out of the catalog.
+        """Drop a table from the catalog.
 
         Args:
             table: The table.
-            purge: Also delete its data and metadata files. Otherwise they stay, and
-                `register_table` brings the table back.
+            purge: Also delete its data and metadata files. Otherwise `register_table` brings the table back.
 
         Raises:
             NoSuchTableError: There is no such table.
@@ -144,11 +129,7 @@ class TableOperations(CatalogSession):
 
     @traced("register_table", table_attributes)
     def register_table(self, table: str | TableIdentifier, metadata_location: str) -> Table:
-        """Put a table into the catalog that exists already as files.
-
-        Args:
-            table: Name it gets.
-            metadata_location: Its newest metadata.json.
+        """Add a table that exists as files to the catalog, by its newest metadata.json.
 
         Raises:
             TableAlreadyExistsError: There is a table of that name.

@@ -1,6 +1,7 @@
-"""Namespaces that have to be there before something can be put into them."""
+"""New tables: their namespaces, and the transaction that creates a table with its first rows."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -14,38 +15,28 @@ from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
 from floe_dagster_iceberg.table.write.write import PreparedFiles, TableWrite
 
-Levels = tuple[str, ...]
 
-
-def ensure_namespace(catalog: Catalog, levels: Levels, properties: Mapping[str, str] | None = None) -> None:
-    """Create a namespace and those above it, as far as they are missing.
-
-    It looks before it creates: who may use a namespace need not be allowed to create one. And it looks after a
-    creation that failed: the answer may be what was lost, and some servers answer a race for it with an error of
-    their own.
-    """
+def ensure_namespace(catalog: Catalog, levels: tuple[str, ...], properties: Mapping[str, str] | None = None) -> None:
+    """Create a namespace and those above it, as far as they are missing."""
+    # Before creating it: a user who may use a namespace need not be allowed to create one.
     if catalog.namespace_exists(levels):
         return
     ensure_parent(catalog, levels)
     try:
         catalog.create_namespace_if_not_exists(levels, dict(properties or {}))
     except Exception:
-        if not _is_seen(catalog, levels):
+        # The response may have been lost, and some servers report a race with an error of their own.
+        exists = False
+        with suppress(Exception):
+            exists = catalog.namespace_exists(levels)
+        if not exists:
             raise
 
 
-def ensure_parent(catalog: Catalog, levels: Levels) -> None:
+def ensure_parent(catalog: Catalog, levels: tuple[str, ...]) -> None:
     """Create what is missing above a namespace; Polaris, for one, creates nothing below a gap."""
     if parent := levels[:-1]:
         ensure_namespace(catalog, parent)
-
-
-def _is_seen(catalog: Catalog, levels: Levels) -> bool:
-    """Whether a namespace is known to exist; what prevents a look is not what went wrong first."""
-    try:
-        return bool(catalog.namespace_exists(levels))
-    except Exception:  # noqa: BLE001 - whatever it is
-        return False
 
 
 def open_new_table(catalog: Catalog, rows: pa.Schema, write: TableWrite) -> CreateTransaction:
@@ -70,7 +61,7 @@ def stage_first_snapshot(
     prepared: PreparedFiles,
     files: UncommittedFiles,
 ) -> None:
-    """Stage the snapshot that a table begins with, of files that are written already."""
+    """Stage the first snapshot of a table, from files that are written already."""
     files.next_attempt()
     changes = FileChanges(added=prepared.writer.finish())
     fork_branch(transaction, write.branch, None)

@@ -1,4 +1,4 @@
-"""Arrow rows into Parquet data files: bounded memory, any partition spec, sizes as they are on disk."""
+"""Arrow rows into Parquet data files: bounded memory, any partition spec, file sizes as on disk."""
 
 import itertools
 import math
@@ -22,45 +22,26 @@ from floe_dagster_iceberg.errors import SchemaEvolutionError, ValidationError
 from floe_dagster_iceberg.table.arrow_input import ArrowRows, RowFilter
 from floe_dagster_iceberg.table.storage import delete_files
 from floe_dagster_iceberg.table.write.partitioner import Partition, PartitionSplitter
-from floe_dagster_iceberg.table.write.rolling_files import (
-    DataFileFactory,
-    EncoderPool,
-    RollingFileWriter,
-    inner_null_error,
-)
+from floe_dagster_iceberg.table.write.rolling_files import DataFileFactory, EncoderPool, RollingFileWriter, null_error
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-
-
 BUFFER_BYTES = 128 * 1024 * 1024
-
-
 # Rows are split by partition this many at a time: splitting each small batch would leave a crumb per partition.
 SPLIT_BYTES = 32 * 1024 * 1024
-
-
 # What Arrow takes to hold a column of a few rows.
 COLUMN_BYTES = 512
-
-
 # Below the number of open files that a process may usually have.
 MOST_OPEN_FILES = 200
-
-
 # Encoding less than this takes no longer than starting a thread for it and coming back.
 WORTH_A_THREAD_BYTES = 1024 * 1024
-
-
 # A row group may be this many times too large. More, and two of them would miss a file's target by far.
 MUCH_LARGER = 1.3
-
-
 _RECORD_COUNT = attrgetter("record_count")
 
 
 @dataclass
 class _Part:
-    """Rows of one partition that wait, and the writers that take them to disk."""
+    """Buffered rows of one partition, and the writers of its files."""
 
     writers: list[RollingFileWriter]
     batches: list[pa.RecordBatch] = field(default_factory=list)
@@ -71,11 +52,10 @@ class _Part:
 class DataFileWriter:
     """Writes rows into data files of one table and remembers every file it started.
 
-    Memory is bounded by a buffer over all partitions, not by the size of the data: when the
-    buffer is full the largest partition goes to disk as a row group. A file is closed when it
-    reaches the table's target size as counted on disk, or when too many others are open.
-    Row groups are encoded by other threads, while the next rows come in. A partition that has
-    filled a file is large: its next files are written side by side, unless their rows are to be in order.
+    One buffer for all partitions bounds the memory: when it is full, the largest partition is written as a
+    row group. A file is closed when it reaches the table's target size on disk, or when too many others are
+    open. Row groups are encoded by other threads while the next rows come in. A partition that has filled a
+    file is large: its next files are written side by side, unless their rows are sorted.
 
     Attributes:
         rows: Rows in the finished files.
@@ -95,15 +75,14 @@ class DataFileWriter:
         self._schema: Schema = sanitize_column_names(metadata.schema())
         self._arrow_schema = schema_to_pyarrow(self._schema)
         self._splitter = PartitionSplitter(metadata.spec(), self._schema)
+        default_bytes = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
         target_bytes = target_file_size_bytes or _size(
-            properties,
-            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
-            TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
+            properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default_bytes
         )
         row_group_bytes = _size(properties, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, ROW_GROUP_BYTES)
-        # At least two row groups make a file, or one that is a little too large for its file would be one by itself.
+        # At least two row groups per file: a single one that is a little too large would fill the file alone.
         self._flush_bytes = max(1, min(row_group_bytes, ROW_GROUP_BYTES, target_bytes // 2))
-        # Files that follow each other do not overlap when the rows are in order; files side by side would.
+        # Sorted rows make consecutive files that do not overlap; files written side by side would.
         self._side_by_side = side_by_side and not sort_by
         self._sort_by = [(self._column_on_disk(column), "ascending") for column in sort_by]
         self._files, self._encoders = DataFileFactory(metadata, self._schema, io, target_bytes), EncoderPool()
@@ -116,7 +95,7 @@ class DataFileWriter:
         self.rows = 0
 
     def write(self, rows: ArrowRows, keep: RowFilter | None = None) -> None:
-        """Take rows, those that `keep` returns; they may or may not be on disk afterwards."""
+        """Add rows, those that `keep` returns; they may still be in memory afterwards."""
         structs = self._missing_structs(rows.schema)
         batch_schema = pyarrow_to_schema(
             pa.schema([*rows.schema, *structs]),
@@ -124,7 +103,7 @@ class DataFileWriter:
             format_version=self._metadata.format_version,
         )
         for batch in rows.batches(keep):
-            # Pieces of at most about that size; none when the batch is empty.
+            # Slices of at most about that size; none when the batch is empty.
             length = max(1, -(-batch.num_rows // max(1, -(-batch.nbytes // SPLIT_BYTES))))
             for offset in range(0, batch.num_rows, length):
                 projected = self._project(batch.slice(offset, length), structs, batch_schema)
@@ -135,11 +114,11 @@ class DataFileWriter:
 
     @property
     def started(self) -> list[str]:
-        """Where files are, or were about to be."""
+        """Locations of all files that were begun."""
         return list(self._files.by_location)
 
     def begin_finish(self) -> None:
-        """Begin to write what is left, and return before much of it is written; no more rows may come."""
+        """Start writing the buffered rows, without waiting for it; no more rows may be added."""
         if self._ending:
             return
         self._split()
@@ -156,7 +135,7 @@ class DataFileWriter:
                     self._encoders.start(writer, end)
 
     def finish(self) -> list[DataFile]:
-        """Write what is left and return all data files."""
+        """Write the buffered rows and return all data files."""
         self.begin_finish()
         for part in self._parts.values():
             for writer in part.writers:
@@ -168,7 +147,7 @@ class DataFileWriter:
         return files
 
     def discard(self) -> None:
-        """Delete every file this writer started; for writes that definitely did not land."""
+        """Delete every file this writer started; for writes that definitely were not committed."""
         self._encoders.stop()
         for writer in self._writers():
             writer.abort()
@@ -185,15 +164,13 @@ class DataFileWriter:
 
     def _missing_structs(self, given: pa.Schema) -> list[pa.Field]:
         """Structs that the rows lack. PyIceberg would fill them so that their required fields hold NULL as well."""
-        missing: list[pa.Field] = []
-        for column in self._metadata.schema().fields:
-            if isinstance(column.field_type, StructType) and column.name not in given.names:
-                struct = schema_to_pyarrow(column.field_type, include_field_ids=False)
-                missing.append(pa.field(column.name, struct))
-        return missing
+        return [
+            pa.field(column.name, schema_to_pyarrow(column.field_type, include_field_ids=False))
+            for column in self._metadata.schema().fields
+            if isinstance(column.field_type, StructType) and column.name not in given.names
+        ]
 
     def _project(self, batch: pa.RecordBatch, structs: Sequence[pa.Field], batch_schema: Schema) -> pa.RecordBatch:
-        """The rows with the table's columns."""
         for column in self._metadata.schema().fields:
             if column.required and column.name in batch.schema.names and batch.column(column.name).null_count:
                 raise SchemaEvolutionError(
@@ -205,10 +182,10 @@ class DataFileWriter:
             batch = batch.append_column(struct, pa.array([None] * batch.num_rows, struct.type))
         projected = project_batch(batch, batch_schema=batch_schema, table_schema=self._schema)
         try:
-            # Columns come as string or large_string, whatever they were read or filled in as.
+            # Text columns may be string or large_string, depending on how they were read or filled.
             return projected.cast(self._arrow_schema)
         except pa.ArrowInvalid as error:
-            raise inner_null_error(error) from None
+            raise null_error(error) from None
 
     def _split(self) -> None:
         rows = pa.Table.from_batches(self._unsplit, schema=self._arrow_schema).combine_chunks()
@@ -255,7 +232,7 @@ class DataFileWriter:
         if rows is not None:
             if self._sort_by:
                 rows = rows.sort_by(self._sort_by)
-            # Pieces of about that size, in memory; one piece when the rows are not much larger than that.
+            # Row groups of about that size in memory; a single one when the rows are not much larger.
             pieces = max(1, math.ceil(rows.nbytes / (MUCH_LARGER * self._flush_bytes)))
             length = -(-rows.num_rows // pieces)
             for offset in range(0, rows.num_rows, length):
@@ -266,7 +243,7 @@ class DataFileWriter:
     def _close_idle_files(self) -> None:
         writing = [writer for writer in self._writers() if writer.may_have_an_open_file]
         if len(writing) > MOST_OPEN_FILES:
-            # Half of them at once, those that got no rows for the longest time.
+            # The half that got no rows for the longest time.
             for writer in sorted(writing, key=lambda writer: writer.last_used)[: MOST_OPEN_FILES // 2]:
                 self._encoders.start(writer, writer.close)
 
@@ -274,7 +251,7 @@ class DataFileWriter:
 def _size(properties: Mapping[str, str], key: str, default: int) -> int:
     given = properties.get(key, str(default))
     if not given.isdecimal() or int(given) == 0:
-        raise ValidationError(f"Table property '{key}' is '{given}', which is no number of bytes. Set it to one.")
+        raise ValidationError(f"Table property '{key}' is '{given}', which is not a number of bytes.")
     return int(given)
 
 

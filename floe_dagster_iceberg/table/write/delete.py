@@ -1,4 +1,4 @@
-"""Rows matching a filter, taken out of a table: whole files dropped, partially matching files rewritten."""
+"""Rows matching a filter removed: fully matching files dropped, partially matching ones rewritten."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -14,8 +14,8 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
-from floe_dagster_iceberg._pyiceberg.corrupt_files import reading_files
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.manifest_reader import reading_files
 from floe_dagster_iceberg._pyiceberg.scan_planner import NullSafeScan
 from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
@@ -39,8 +39,7 @@ def remove_matching_rows(
 ) -> FileChanges:
     """Plan the removal of all rows matching a filter.
 
-    Files whose rows all match are dropped unread. Of files where only some match, the rows
-    that stay are written by a writer that is opened for them, and its files are added.
+    Fully matching files are dropped unread. The remaining rows of partially matching files are written to new ones.
     """
     changes = FileChanges.read(metadata, io, snapshot, may_hold=row_filter)
     if isinstance(row_filter, AlwaysFalse) or not changes.opened:
@@ -48,7 +47,7 @@ def remove_matching_rows(
     partially_matching: list[DataFile] = []
     matches = FileMatcher(metadata, row_filter)
     for entry in changes.live_entries():
-        # Most files that are looked at hold none of the rows, so that is asked first.
+        # Most files hold none of the rows, so that is checked first.
         if matches.no_row(entry.data_file):
             continue
         if matches.all_rows(entry.data_file):
@@ -104,7 +103,7 @@ def delete_rows(
             files.next_attempt()
             metadata = transaction.table_metadata
             head = head_of(metadata, branch, name)
-            open_writer = partial(files.open_attempt_writer, metadata)
+            open_writer = partial(files.open_writer, metadata, for_attempt=True)
             changes = remove_matching_rows(metadata, table.io, head, where, open_writer)
             if changes.removed:
                 fork_branch(transaction, branch, head)

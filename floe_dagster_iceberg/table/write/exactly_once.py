@@ -1,4 +1,4 @@
-"""How a write that was done already is recognised."""
+"""Writes that happen exactly once: a new table, an existing one, or a write that is committed already."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,24 +17,16 @@ from floe_dagster_iceberg.models import SnapshotInfo, WriteMode, snapshot_proper
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, NewTable, commit, load_table_or_none, snapshot_id_for
+from floe_dagster_iceberg.table.write import write as writes
 from floe_dagster_iceberg.table.write.create_table import ensure_namespace, open_new_table, stage_first_snapshot
 from floe_dagster_iceberg.table.write.row_scope import PartitionCheck
 from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
 from floe_dagster_iceberg.table.write.upsert import check_keys
-from floe_dagster_iceberg.table.write.write import (
-    PreparedFiles,
-    TableWrite,
-    TableWriteResult,
-    committed_snapshot,
-    write_rows,
-)
+from floe_dagster_iceberg.table.write.write import PreparedFiles, TableWrite, TableWriteResult
 
 
 def find_committed_write(metadata: TableMetadata, branch: str, key: str | None) -> Snapshot | None:
-    """The snapshot in a branch's history that was made under a key.
-
-    Only the history counts: work that was rolled back is not done.
-    """
+    """The snapshot in a branch's history that has a key; a write that was rolled back does not count."""
     if key is None:
         return None
     ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
@@ -46,20 +38,19 @@ def find_committed_write(metadata: TableMetadata, branch: str, key: str | None) 
 
 
 def write_once(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
-    """Put rows into their table in one commit.
+    """Write rows into their table in one commit.
 
-    A failure leaves no table, no column, no snapshot and no file. Doing the same write again
-    finds the first one and writes nothing.
+    A failure leaves no table, no column, no snapshot and no file. Repeating a committed write writes nothing.
 
     Raises:
         NoSuchTableError: The table is missing and may not be created.
         SchemaEvolutionError: The rows do not fit the table and may not change it.
         RowsOutsidePartitionError: Rows lie outside the partitions, and that is an error.
         CommitConflictError: Other writers won, or changed the rows being replaced.
-        CommitOutcomeUnknownError: The catalog went away in the middle.
+        CommitOutcomeUnknownError: The catalog became unreachable during the commit.
     """
     if write.mode is WriteMode.UPSERT:
-        # Keys are compared with each other and with the table, so the rows are needed more than once.
+        # Keys are compared with each other and with the table, so the rows are read more than once.
         rows = ArrowRows(rows.to_table())
     table = load_table_or_none(catalog, write.table)
     if write.sort_by:
@@ -72,11 +63,11 @@ def write_once(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: Com
 
 
 def sort_columns(rows: pa.Schema, write: TableWrite, table: Table | None) -> Sequence[str]:
-    """The columns to sort by that the rows have with a type; the others are NULL in every row."""
+    """The sort columns that the rows have with a type; the others are NULL in every row."""
     known = {*rows.names, *(table.schema().column_names if table is not None else ())}
     if unknown := [column for column in write.sort_by if column not in known]:
         raise ValidationError(
-            f"Column '{unknown[0]}' to sort '{write.table}' by is not there. The rows have: {', '.join(rows.names)}.",
+            f"Sort column '{unknown[0]}' of '{write.table}' does not exist. The rows have: {', '.join(rows.names)}.",
             table=write.table,
         )
     typed = {column.name for column in rows if not pa.types.is_null(column.type)}
@@ -84,7 +75,7 @@ def sort_columns(rows: pa.Schema, write: TableWrite, table: Table | None) -> Seq
 
 
 def already_written(table: Table, write: TableWrite) -> TableWriteResult | None:
-    """The result of a write that an earlier attempt did; None when it is still to be done."""
+    """The result of a write that an earlier attempt committed; None if there is none."""
     earlier = find_committed_write(table.metadata, write.branch, write.idempotency_key)
     if earlier is None:
         return None
@@ -94,11 +85,11 @@ def already_written(table: Table, write: TableWrite) -> TableWriteResult | None:
 def _into_existing(
     table: Table, rows: ArrowRows, write: TableWrite, budget: CommitBudget, *, prepared: PreparedFiles | None = None
 ) -> TableWriteResult:
-    return already_written(table, write) or write_rows(table, rows, write, budget, prepared=prepared)
+    return already_written(table, write) or writes.write_rows(table, rows, write, budget, prepared=prepared)
 
 
 def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
-    """Create the table with its first rows, or write into the one that another process created meanwhile."""
+    """Create the table with its first rows, or write into the one that another process has created."""
     name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, None)
     with translate_errors(catalog.name, table=name):
         ensure_namespace(catalog, write.table.namespace_parts)
@@ -117,7 +108,7 @@ def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: Commit
             if committed.committed_by_this_process:
                 return TableWriteResult(
                     committed.table,
-                    committed_snapshot(committed, snapshot_id),
+                    writes.committed_snapshot(committed, snapshot_id),
                     rows=prepared.writer.rows,
                     attempts=committed.attempts,
                     rows_outside=prepared.check.rows_outside,

@@ -1,17 +1,12 @@
-"""Rows of a batch by Iceberg partition."""
+"""Batches split by Iceberg partition."""
 
 from collections.abc import Iterator
 from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.partitioning import (
-    PartitionField,
-    PartitionFieldValue,
-    PartitionKey,
-    PartitionSpec,
-    partition_record_value,
-)
+from pyiceberg import partitioning
+from pyiceberg.partitioning import PartitionField, PartitionFieldValue, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, VoidTransform
 from pyiceberg.typedef import Record
@@ -19,7 +14,7 @@ from pyiceberg.typedef import Record
 _ROW = "__row"
 
 
-class Partition(PartitionKey):
+class Partition(partitioning.PartitionKey):
     """A partition's key; unlike PyIceberg's own it allows several fields on one source column."""
 
     @cached_property
@@ -30,7 +25,7 @@ class Partition(PartitionKey):
                 # PyIceberg goes by the source column's type, and takes the number of a bucket for a time of day.
                 stored.append(value.value)
             else:
-                stored.append(partition_record_value(value.field, value.value, self.schema))
+                stored.append(partitioning.partition_record_value(value.field, value.value, self.schema))
         return Record(*stored)
 
 

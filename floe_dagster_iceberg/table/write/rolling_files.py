@@ -1,8 +1,7 @@
-"""Which columns of a file get a dictionary: those whose values come again.
+"""Data files of one write: started, rolled over at their target size, encoded by a pool of threads.
 
-Parquet replaces values by numbers of a list, unless told otherwise. For ids, amounts and texts that hardly repeat
-that list is as long as the column, and making it takes longer than writing the values: such a file is larger with
-dictionaries than without, and takes half as long again to write.
+Columns whose values hardly repeat (ids, amounts, texts) get no Parquet dictionary: it would be as long as the
+column, make the file larger and take half as long again to write.
 """
 
 import itertools
@@ -22,32 +21,21 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
-from floe_dagster_iceberg._pyiceberg.parquet import (
-    bytes_written,
-    close_quietly,
-    leave_without_dictionary,
-    open_parquet_writer,
-)
+from floe_dagster_iceberg._pyiceberg import parquet
 from floe_dagster_iceberg.errors import SchemaEvolutionError
 from floe_dagster_iceberg.table.write.partitioner import Partition
 
-# With fewer rows there is nothing to win.
+# With fewer rows there is nothing to gain.
 FEWEST_ROWS: Final = 20_000
-
-
-# Twice as many values as a dictionary can hold: Parquet gives it up at 2 MB.
+# Twice as many values as a dictionary can hold: Parquet gives up at 2 MB.
 MOST_VALUES: Final = 2**20
-
-
-# Neighbours, because equal values often stand together, and from all over, because they do not always.
+# Blocks of adjacent rows, because equal values often are adjacent, spread over all rows, because not always.
 _BLOCKS: Final = 16
-
-
 _BLOCK_ROWS: Final = 128
 
 
 def unrepeated_columns(rows: pa.Table) -> set[str]:
-    """Columns of plain types whose values, judged by a sample, come less than twice each."""
+    """Columns of plain types whose values, judged by a sample, occur less than twice each."""
     if rows.num_rows < FEWEST_ROWS:
         return set()
     step = (rows.num_rows - _BLOCK_ROWS) // (_BLOCKS - 1)
@@ -65,10 +53,7 @@ def _has_plain_values(kind: pa.DataType) -> bool:
 
 
 def _hardly_repeats(sample: pa.ChunkedArray, rows: int) -> bool:
-    """Whether at least half of the values of all rows are different.
-
-    Of n values drawn from d different ones about n² / 2d have been drawn before.
-    """
+    """Whether at least half of the values are different: of n values drawn from d, about n² / 2d are repeated."""
     if isinstance(sample.type, pa.BaseExtensionType):
         sample = sample.cast(sample.type.storage_type)
     values = len(sample) - sample.null_count
@@ -85,7 +70,7 @@ class DataFileFactory:
     """The data files of one write.
 
     Attributes:
-        by_location: Each of them, in the order they were begun; None is a file that is not whole.
+        by_location: Each of them, in the order they were begun; None while a file is incomplete.
     """
 
     def __init__(self, metadata: TableMetadata, schema: Schema, io: FileIO, target_bytes: int) -> None:
@@ -96,17 +81,17 @@ class DataFileFactory:
         self.by_location: dict[str, DataFile | None] = {}
 
     def start(self, partition: Partition | None, first_rows: pa.Table) -> tuple[OutputFile, ParquetFormatWriter]:
-        """Begin a file; the first rows decide how its columns are encoded."""
+        """Begin a file; its first rows decide how its columns are encoded."""
         name = f"{next(self._counter):05d}-0-{self._write_id}.parquet"
         location = self._locations.new_data_location(name, partition)
         self.by_location[location] = None
         output = self._io.new_output(location)
-        writer = open_parquet_writer(output, self._schema, self._metadata.properties)
-        leave_without_dictionary(writer, unrepeated_columns(first_rows))
+        writer = parquet.open_parquet_writer(output, self._schema, self._metadata.properties)
+        parquet.leave_without_dictionary(writer, unrepeated_columns(first_rows))
         return output, writer
 
     def finish(self, output: OutputFile, writer: ParquetFormatWriter, partition: Partition | None) -> None:
-        """Close a file; from now on it belongs to the write."""
+        """Close a file and add it to the write."""
         statistics = writer.close()
         self.by_location[output.location] = DataFile.from_args(
             content=DataFileContent.DATA,
@@ -126,8 +111,8 @@ class RollingFileWriter:
     """Files of one partition, one after the other.
 
     Attributes:
-        encoding: What a thread is doing for it.
-        last_used: When rows came last, in turns of the writer.
+        encoding: The encoding task that is running for it.
+        last_used: Number of the flush that last added rows.
         filled_a_file: Whether one file reached its target size.
     """
 
@@ -141,60 +126,59 @@ class RollingFileWriter:
 
     @property
     def may_have_an_open_file(self) -> bool:
-        """Whether a file is begun, or about to be by a thread."""
+        """Whether a file is open, or about to be opened by a thread."""
         return self._file is not None or (self.encoding is not None and not self.encoding.done())
 
     def for_same_partition(self) -> "RollingFileWriter":
-        """Another writer for the same partition."""
         return RollingFileWriter(self._files, self._partition)
 
     def write_row_group(self, rows: pa.Table) -> None:
-        """Add a row group, to a new file if need be, which is closed when it is full."""
+        """Add a row group, to a new file if none is open; a full file is closed."""
         if self._file is None:
             self._file = self._files.start(self._partition, rows)
         _, writer = self._file
-        before = bytes_written(writer)
+        before = parquet.bytes_written(writer)
         try:
             writer.write(rows)
         except pa.ArrowInvalid as error:
-            raise inner_null_error(error) from None
-        after = bytes_written(writer)
+            raise null_error(error) from None
+        after = parquet.bytes_written(writer)
         # Half a row group too small is as far from the target as half a row group too large.
         if after + (after - before) // 2 >= self._files.target_bytes:
             self.filled_a_file = True
             self.close()
 
     def close(self) -> None:
-        """Finish the file that is open, if one is."""
+        """Finish the open file, if any."""
         if self._file is not None:
             self._files.finish(*self._file, self._partition)
-            # Not before: until it is closed, aborting has to know it.
+            # Not before: `abort` needs it until it is closed.
             self._file = None
 
     def work(self, task: Callable[[], None]) -> None:
-        """Do something for it, in whatever thread, unless it was aborted."""
+        """Run a task in the calling thread, unless the writer was aborted."""
         with self._lock:
             if not self._aborted:
                 task()
 
     def wait(self) -> None:
-        """Wait for the thread that is at work here; raises what it met."""
+        """Wait for the running task; raises its error."""
         if self.encoding is not None:
-            # A failure stays, for whoever asks again.
+            # A failure stays, for the next call.
             self.encoding.result()
             self.encoding = None
 
     def abort(self) -> None:
-        """Leave the file as it is, when the thread that is at work here has ended; none begins any more."""
+        """Abandon the open file once the running task has ended; later tasks do nothing."""
         with self._lock:
             self._aborted = True
             if self._file is not None:
-                close_quietly(self._file[1])
+                parquet.close_quietly(self._file[1])
                 self._file = None
 
 
 class EncoderPool:
-    """Threads that encode; none of them starts before there is work, and no work waits in a queue."""
+    """Encoder threads, started with the first task; a task never waits in a queue."""
 
     def __init__(self) -> None:
         self.count = min(os.cpu_count() or 1, MOST_THREADS)
@@ -202,7 +186,7 @@ class EncoderPool:
         self._at_work: set[Future[None]] = set()
 
     def start(self, writer: RollingFileWriter, work: Callable[[], None]) -> None:
-        """Do something for a writer as soon as a thread is free; waits until one is."""
+        """Run a task of a writer in a thread; blocks until one is free."""
         writer.wait()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=self.count, thread_name_prefix="floe-encode")
@@ -212,7 +196,7 @@ class EncoderPool:
         self._at_work.add(writer.encoding)
 
     def run_inline(self, writer: RollingFileWriter, work: Callable[[], None]) -> None:
-        """The same in this thread; as with the others, waiting for the writer raises what went wrong."""
+        """Run a task in this thread; its error is raised by the writer's `wait`, like those of the others."""
         writer.wait()
         done: Future[None] = Future()
         try:
@@ -224,14 +208,13 @@ class EncoderPool:
         writer.encoding = done
 
     def stop(self) -> None:
-        """Wait for all, and end."""
         if self._pool is not None:
             self._pool.shutdown()
         self._pool, self._at_work = None, set()
 
 
-def inner_null_error(error: Exception) -> Exception:
-    """What to raise for an error of Arrow's: columns are checked for NULL before, so it is about a field inside one."""
+def null_error(error: Exception) -> Exception:
+    """The error to raise for Arrow's: columns were checked for NULL before, so it is about a nested field."""
     if "non-nullable" not in str(error):
         return error
     return SchemaEvolutionError(

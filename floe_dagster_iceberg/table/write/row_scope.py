@@ -1,4 +1,4 @@
-"""Which rows of the table a write is about, and whether the rows handed over belong there."""
+"""Which rows of a table a write replaces, and whether the written rows belong to them."""
 
 from dataclasses import dataclass
 
@@ -18,9 +18,9 @@ class RowScope:
 
     Attributes:
         rows: The rows of the partitions.
-        rows_outside: What happens to rows that are handed over and do not belong to them.
+        rows_outside: What happens to written rows that do not belong to them.
         naive_timezone: Time zone of timestamps that have none.
-        row_filter: The filter, instead of partitions; what is written into its rows is not checked.
+        row_filter: The filter, instead of partitions; written rows are not checked against it.
     """
 
     rows: PartitionSlice = ALL_ROWS
@@ -29,7 +29,6 @@ class RowScope:
     row_filter: BooleanExpression | None = None
 
     def expression(self, schema: Schema) -> BooleanExpression:
-        """The filter that selects them in a table with this schema."""
         if self.row_filter is not None:
             return self.row_filter
         return to_expression(self.rows, schema, naive_timezone=self.naive_timezone)
@@ -40,7 +39,7 @@ class PartitionCheck:
 
     Attributes:
         rows_outside: Rows that do not belong to the partitions.
-        rows_dropped: Those of them that were left out.
+        rows_dropped: Those of them that were dropped.
     """
 
     def __init__(self, scope: RowScope, table: str, schema: Schema) -> None:

@@ -1,4 +1,4 @@
-"""Rows matched by key: changed ones replaced, new ones added, equal ones left where they are."""
+"""Upserts: rows matched by key, changed ones replaced, new ones added, equal ones left in place."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -22,8 +22,6 @@ from floe_dagster_iceberg.table.write.data_file_writer import DataFileWriter
 from floe_dagster_iceberg.table.write.delete import read_task, tasks_for
 
 _MOST_KEYS_LISTED = 200
-
-
 _HERE, _THERE = "__here", "__there"
 
 
@@ -55,7 +53,7 @@ def check_keys(table: str, schema: Schema, rows: pa.Table, keys: Sequence[str]) 
 
 
 def null_keys_error(table: str, key: str, *, rows: int) -> ValidationError:
-    """What to raise for rows without a key."""
+    """The error for rows without a key."""
     return ValidationError(
         f"{counted(rows, 'row')} for '{table}' {'has' if rows == 1 else 'have'} NULL in join column '{key}' and would "
         "match nothing. Fill or drop them.",
@@ -64,7 +62,7 @@ def null_keys_error(table: str, key: str, *, rows: int) -> ValidationError:
 
 
 def repeated_keys_error(table: str, keys: Sequence[str], *, rows: int) -> ValidationError:
-    """What to raise for rows whose key another row has."""
+    """The error for rows that share a key."""
     return ValidationError(
         f"{counted(rows, 'row')} for '{table}' {'repeats' if rows == 1 else 'repeat'} a key of ({', '.join(keys)}). "
         "Deduplicate the rows: an upsert cannot tell which of them to keep.",
@@ -84,8 +82,7 @@ def plan_upsert(
 ) -> FileChanges:
     """Plan an upsert on one snapshot; new and changed rows go to `out`, which the caller finishes and adds.
 
-    A row of the table changes when a column that the rows have differs; columns that the rows
-    lack keep their values. Files without a changed row are left alone.
+    Columns that the rows lack keep their values. Files without a changed row are not rewritten.
     """
     within = within or expr.AlwaysTrue()
     target = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
@@ -112,29 +109,21 @@ def plan_upsert(
 
 
 def _key_filter(rows: pa.Table, keys: Sequence[str]) -> expr.BooleanExpression:
-    """A filter that every row sharing a key passes; only there to leave files unread."""
+    """A filter that every row with one of the keys passes; it only serves to skip files."""
     filters: list[expr.BooleanExpression] = [expr.AlwaysTrue(), expr.AlwaysTrue()]
     for key in keys:
         column = rows.column(key)
         # PyIceberg finds no file by NaN, and compares a UUID with bytes.
-        if (
-            pa.types.is_floating(column.type)
-            or pa.types.is_boolean(column.type)
-            or isinstance(column.type, pa.UuidType)
-        ):
+        is_number_or_bool = pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)
+        if is_number_or_bool or isinstance(column.type, pa.UuidType):
             continue
-        distinct = column.unique()
+        distinct, term = column.unique(), expr.Reference(key)
         if len(distinct) <= _MOST_KEYS_LISTED:
-            filters.append(
-                expr.In(term=expr.Reference(key), literals={literal(value) for value in distinct.to_pylist()})
-            )
+            filters.append(expr.In(term=term, literals=set(map(literal, distinct.to_pylist()))))
         else:
             bounds = pc.min_max(column).as_py()
-            lowest, highest = literal(bounds["min"]), literal(bounds["max"])
-            filters += [
-                expr.GreaterThanOrEqual(term=expr.Reference(key), value=lowest),
-                expr.LessThanOrEqual(term=expr.Reference(key), value=highest),
-            ]
+            filters.append(expr.GreaterThanOrEqual(term=term, value=literal(bounds["min"])))
+            filters.append(expr.LessThanOrEqual(term=term, value=literal(bounds["max"])))
     return reduce(expr.And, filters)
 
 

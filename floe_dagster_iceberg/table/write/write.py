@@ -36,23 +36,22 @@ Layout = PartitionLayout | PartitionSpec
 
 @dataclass(frozen=True)
 class TableWrite:
-    """Where rows go and under which promises; the same for every engine.
+    """A write of rows into one table; the same for every engine.
 
     Attributes:
         table: The table.
-        mode: What happens to the rows that are there already.
+        mode: What happens to existing rows.
         scope: The rows that an overwrite replaces, or that an upsert may touch.
-        idempotency_key: Names this piece of work; the same key is never written twice. Without one, two writes
-            are never the same.
-        layout: Partitioning of a table that has to be created, or a function that works it out then.
+        idempotency_key: Identifies this piece of work: the same key is never written twice.
+        layout: Partitioning of a new table, or a function that computes it when it is needed.
         keys: Columns that match rows in an upsert.
-        evolution: Schema changes that the rows may bring along.
+        evolution: Schema changes that the rows may cause.
         properties: Table properties to set; others stay.
         default_properties: Table properties of a new table, below `properties`.
-        snapshot_properties: Kept in the summary of the snapshot.
+        snapshot_properties: Properties of the snapshot summary.
         branch: Branch to write to.
         merge_manifests: Whether the commit merges small manifests.
-        sort_by: Columns by which the rows of a file are in order.
+        sort_by: Columns by which the rows of each file are sorted.
         create: Whether a missing table, and its namespace, is created.
     """
 
@@ -73,25 +72,25 @@ class TableWrite:
 
     @property
     def summary_properties(self) -> dict[str, str]:
-        """The snapshot properties, with the key by which the write is found again."""
+        """The snapshot properties, with the key that identifies the write."""
         key = {} if self.idempotency_key is None else {snapshot_properties.IDEMPOTENCY_KEY: self.idempotency_key}
         return {**self.snapshot_properties, **key}
 
 
 @dataclass(frozen=True)
 class TableWriteResult:
-    """What became of a write.
+    """The result of a write.
 
     Attributes:
-        table: The table as the write left it.
-        snapshot: The snapshot it made, or that an earlier attempt had made.
-        rows: Rows that were handed over and written.
+        table: The table after the write.
+        snapshot: The snapshot of this write, or of an earlier attempt at it.
+        rows: Number of written rows.
         attempts: How often the commit was sent.
-        schema_changes: What the rows changed in the schema.
-        rows_outside: Rows that lay outside the scope, written or not.
-        rows_dropped: Those of them that were left out.
+        schema_changes: Changes of the schema that the rows caused.
+        rows_outside: Rows outside the scope, written or not.
+        rows_dropped: Those of them that were dropped.
         created: Whether the table is new.
-        deduplicated: Whether another attempt at the same work had made the snapshot, so that nothing was written.
+        deduplicated: Whether another attempt at the same work made the snapshot, so that nothing was written.
     """
 
     table: Table
@@ -107,7 +106,7 @@ class TableWriteResult:
 
 @dataclass(frozen=True)
 class PreparedFiles:
-    """Files that are written already, and the version of the table they were written for."""
+    """Files that are written already, and the table metadata they were written for."""
 
     metadata: TableMetadata
     writer: DataFileWriter
@@ -115,7 +114,7 @@ class PreparedFiles:
 
 
 class _SchemaMovedError(Exception):
-    """Another writer changed the schema or spec so that files already written do not fit any more."""
+    """Another writer changed the schema or spec, so that the written files no longer fit."""
 
 
 def write_rows(
@@ -128,13 +127,13 @@ def write_rows(
         rows: The rows.
         write: How they are written.
         budget: How often to try against other writers.
-        prepared: Files that hold the rows already, from an attempt to create this table.
+        prepared: Files with the rows, written in an attempt to create this table.
 
     Raises:
         SchemaEvolutionError: The rows do not fit the table and may not change it.
         RowsOutsidePartitionError: Rows lie outside the scope, and that is an error.
         CommitConflictError: Other writers won, or changed the rows being replaced.
-        CommitOutcomeUnknownError: The catalog went away in the middle; the files are left and listed.
+        CommitOutcomeUnknownError: The catalog became unreachable; the files are kept and listed.
         WriteError: Storage refused the files; those written are deleted.
     """
     name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, table.metadata)
@@ -169,7 +168,6 @@ class _WriteRun:
         self._source: pa.Table | None = None
 
     def commit(self, budget: CommitBudget, snapshot_id: int, prepared: PreparedFiles | None) -> TableWriteResult:
-        """Write the files, unless they are prepared already, and commit them."""
         if prepared is not None:
             self._target, self._writer, self._check = prepared.metadata, prepared.writer, prepared.check
         elif self._write.mode is WriteMode.UPSERT:
@@ -180,7 +178,7 @@ class _WriteRun:
             self._writer = self._files.open_writer(self._target, sort_by=self._write.sort_by)
             self._writer.write(self._rows.sorted_by(self._write.sort_by), self._check.filter)
             self._check.finish()
-            # They are encoded while the commit is being planned.
+            # They are encoded while the commit is planned.
             self._writer.begin_finish()
         committed = commit(
             self._table,
@@ -213,7 +211,7 @@ class _WriteRun:
             apply_changes(self._name, transaction, changes)
             metadata = transaction.table_metadata
         else:
-            # A column that becomes required meanwhile must not get the NULLs that it allowed before.
+            # A column that another writer makes required must not get NULLs.
             transaction.stage([], [AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id)])
         if metadata is not self._target and not files_fit(self._target, metadata):
             raise _SchemaMovedError
@@ -239,7 +237,7 @@ class _WriteRun:
 
     def _plan(self, metadata: TableMetadata, head: Snapshot | None, where: BooleanExpression) -> FileChanges:
         io, sort_by = self._table.io, self._write.sort_by
-        open_writer = partial(self._files.open_attempt_writer, metadata, sort_by=sort_by)
+        open_writer = partial(self._files.open_writer, metadata, sort_by=sort_by, for_attempt=True)
         if self._source is not None:
             out = open_writer()
             changes = plan_upsert(metadata, io, head, self._source, keys=self._write.keys, out=out, within=where)
@@ -270,13 +268,10 @@ def committed_snapshot(committed: Committed, snapshot_id: int) -> SnapshotInfo:
 
 
 def stage_properties(transaction: TableTransaction, properties: Mapping[str, str]) -> None:
-    """Stage table properties, those that the table lacks or has with another value."""
-    present, missing = transaction.table_metadata.properties, dict[str, str]()
-    for key, value in properties.items():
-        if present.get(key) != value:
-            missing[key] = value
-    if missing:
-        transaction.set_properties(missing)
+    """Stage the table properties that the table lacks or has with another value."""
+    present = transaction.table_metadata.properties
+    if changed := {key: value for key, value in properties.items() if present.get(key) != value}:
+        transaction.set_properties(changed)
 
 
 def files_fit(written_for: TableMetadata, now: TableMetadata) -> bool:

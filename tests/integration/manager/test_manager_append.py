@@ -111,7 +111,7 @@ def test_a_pandas_index_is_not_a_column_and_missing_values_are_null(lake: Lake, 
 def test_other_rows_are_refused_with_the_kinds_that_are_taken(manager: IcebergTableManager, data: object) -> None:
     manager.create_table("bronze.frames", pa.schema([("id", pa.int64())]))
 
-    with pytest.raises(ValidationError, match=r"cannot be written\. Hand over one of: pyarrow\.Table"):
+    with pytest.raises(ValidationError, match=r"cannot be written\. Use one of: pyarrow\.Table"):
         manager.append("bronze.frames", data)
 
 

@@ -291,7 +291,7 @@ BAD_TABLES = {
     "columns twice": (("bronze.events", pa.schema([("x", pa.int64()), ("x", pa.int64())])), "more than once"),
     "unknown source": (("bronze.events", NESTED, by(PartitionTransform.DAY, source=99)), "does not have"),
     "transform of another type": (("bronze.events", NESTED, by(PartitionTransform.DAY, source=1)), "takes this type"),
-    "config and more": ((events(), NESTED), "says all there is"),
+    "config and more": ((events(), NESTED), "do not pass them"),
     "no table name": ((42, NESTED), "not as int"),
 }
 

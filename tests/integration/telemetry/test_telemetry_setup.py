@@ -31,7 +31,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(autouse=True)
 def _nothing_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup, "_process", setup._Process())
+    monkeypatch.setattr(setup, "process", setup._Process())
 
 
 def run(folder: Path, *arguments: str, **variables: str) -> Answer:
@@ -194,7 +194,7 @@ def test_settings_that_are_invalid_are_reported_and_nothing_else_suffers(
     assert "iceberg" in bundle
     assert complaint in caplog.text
     assert "No telemetry is sent." in caplog.text
-    assert setup._process.wanted is None
+    assert setup.process.wanted is None
 
 
 def test_artifacts_tell_the_collector_the_secret_and_the_share_of_traces(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_artifacts_tell_the_collector_the_secret_and_the_share_of_traces(tmp_pat
         )
     )
 
-    wanted = setup._process.wanted
+    wanted = setup.process.wanted
     assert wanted is not None
     assert (wanted.endpoint, wanted.sampling_ratio) == ("http://collector:4317", 0.1)
     assert wanted.resource["service.name"] == "loader"
@@ -224,7 +224,7 @@ def test_telemetry_that_is_switched_off_or_names_no_collector_prepares_nothing(
 ) -> None:
     create_iceberg_resources(artifacts(tmp_path, telemetry))
 
-    assert setup._process.wanted is None
+    assert setup.process.wanted is None
 
 
 def test_artifacts_choose_how_log_events_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
