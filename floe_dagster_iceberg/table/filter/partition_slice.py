@@ -76,14 +76,8 @@ def _descend(columns: dict[str, pa.ChunkedArray | pa.Array], name: str) -> pa.Ch
 
 
 DEFAULT_NAIVE_TIMEZONE: Final = "UTC"
-
-
 _NANOSECONDS_PER_TICK: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-
-
 _INT64: Final = range(-(2**63), 2**63)
-
-
 _MAX_DECIMAL_PRECISION: Final = 38
 
 

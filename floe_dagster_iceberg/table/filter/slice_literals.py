@@ -28,39 +28,18 @@ from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import Constraint, TimeRange
 
 Value: TypeAlias = str | int | bool | Decimal | bytes
-
-
 NANOSECOND_TYPES: Final = (iceberg.TimestampNanoType, iceberg.TimestamptzNanoType)
-
-
 INSTANT_TYPES: Final = (iceberg.TimestamptzType, iceberg.TimestamptzNanoType)
-
-
 WALL_CLOCK_TYPES: Final = (iceberg.TimestampType, iceberg.TimestampNanoType)
-
-
 TIME_TYPES: Final = (iceberg.DateType, *WALL_CLOCK_TYPES, *INSTANT_TYPES)
-
-
 NANOSECONDS_PER_MICROSECOND: Final = 1_000
-
-
 NANOSECONDS_PER_DAY: Final = 86_400_000_000_000
-
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 _MICROSECOND: Final = timedelta(microseconds=1)
-
-
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
-
 
 # Iceberg's decimals have up to 38 digits, Python's default context rounds at 28.
 _DECIMALS: Final = Context(prec=38)
-
-
 _BOOLEANS: Final = {"true": True, "false": False}
 
 

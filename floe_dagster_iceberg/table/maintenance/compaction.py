@@ -47,14 +47,10 @@ from floe_dagster_iceberg.table.write.delete import read_task, tasks_for
 from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
 
 Item = TypeVar("Item")
-
-
 Answer = TypeVar("Answer")
-
 
 # Whoever takes rows in works on a piece of this size about as long as on one of a hundredth of it.
 _PIECE_BYTES: Final = 32 * 1024 * 1024
-
 
 # As much as is encoded in one go, so that reading does not have to stop meanwhile; a few times that in memory.
 _WAITING_BYTES: Final = 32 * 1024 * 1024

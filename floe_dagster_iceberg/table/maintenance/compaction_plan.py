@@ -29,17 +29,11 @@ from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles
 
 # Spark's own thresholds: smaller than three quarters or larger than nine fifths of the target is worth a rewrite.
 SMALL_FILE_RATIO = 0.75
-
-
 LARGE_FILE_RATIO = 1.8
-
-
 FEWEST_FILES = 2
-
 
 # A group shared out among cores ends in one file more that is not full; it shall be one of several.
 FILES_PER_SHARE = 3
-
 
 # The Dagster partition that a snapshot was written for.
 
@@ -263,8 +257,6 @@ def within_budget(
 
 # Ids that Iceberg's specification gives to the columns of position delete files.
 _FILE_PATH_FIELD: Final = 2147483546
-
-
 _GRANULARITY: Final = "write.delete.granularity"
 
 

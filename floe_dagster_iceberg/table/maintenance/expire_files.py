@@ -141,8 +141,6 @@ class _Return:
 
 
 Progress = Callable[[str], None]
-
-
 _MILLISECOND = timedelta(milliseconds=1)
 
 

@@ -29,8 +29,6 @@ from floe_dagster_iceberg.errors import MaintenanceRefusedError
 from floe_dagster_iceberg.models import Guardrail
 
 MAX_SNAPSHOTS_PER_COMMIT = 1000
-
-
 _MAX_REF_AGE_PROPERTY = "history.expire.max-ref-age-ms"
 
 

@@ -18,7 +18,6 @@ from floe_dagster_iceberg.table.names import to_identifier
 
 _MIB = 1024 * 1024
 
-
 # Upper edges of the histogram's bars; what is larger goes into a last bar without an edge.
 _EDGES = tuple(size * _MIB for size in (1, 4, 16, 64, 128, 256, 512))
 

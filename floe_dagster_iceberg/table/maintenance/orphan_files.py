@@ -28,8 +28,6 @@ from floe_dagster_iceberg.table.names import table_name
 from floe_dagster_iceberg.table.storage import FileLocation, StoredFile, delete_many, in_parallel, list_files, move_file
 
 QUARANTINE_FOLDER: Final = "_floe_quarantine"
-
-
 _LIST: Final = "list.json"
 
 
@@ -166,8 +164,6 @@ def _list_of(table: Table, quarantine_id: str) -> str:
 
 
 MOVE_BATCH: Final = 1000
-
-
 _METADATA_SUFFIX: Final = ".metadata.json"
 
 

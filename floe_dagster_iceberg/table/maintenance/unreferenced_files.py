@@ -132,14 +132,8 @@ class ReadManifests:
 
 
 DELETE_BATCH: Final = 1000
-
-
 _METADATA_FILE: Final = re.compile(r"/(?:v?(?P<version>\d+))[^/]*\.metadata\.json(?:\.gz)?$")
-
-
 _TABLE_UUID: Final = re.compile(rb'"table-uuid"\s*:\s*"(?P<uuid>[0-9a-fA-F-]{36})"')
-
-
 _ENOUGH_FOR_UUID: Final = 64 * 1024
 
 
