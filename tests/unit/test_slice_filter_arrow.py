@@ -23,12 +23,13 @@ from pyiceberg.types import (
 )
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, NO_ROWS, KeySet, PartitionSlice, TimeRange
+from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, KeySet, PartitionSlice, TimeRange
 from floe_dagster_iceberg.partitions import build_slice
 from floe_dagster_iceberg.table.filter.partition_slice import match_rows
 
 pytestmark = pytest.mark.requirement("D4")
 
+NO_ROWS = PartitionSlice(any_of=())
 DAILY = dg.DailyPartitionsDefinition("2024-01-01")
 DAILY_NY = dg.DailyPartitionsDefinition("2024-01-01", timezone="America/New_York")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -86,7 +86,7 @@ def reconcile(
     for field in schema.fields:
         if field.required and null_counts.get(field.name) and not pa.types.is_null(rows.field(field.name).type):
             if mode is not EvolutionMode.WIDEN:
-                raise _refused(table, (field.name,), "is required and the rows have NULL in it", "widen")
+                raise _refused(table, (field.name,), "is required and the rows hold NULL in it", "widen")
             changes.append(MakeColumnOptional((field.name,)))
     return changes
 
@@ -120,7 +120,7 @@ def _rows_struct(table: str, schema: Schema, rows: pa.Schema) -> StructType:
             typed.append(column)
         elif column.name not in schema.column_names:
             raise SchemaEvolutionError(
-                f"Column '{column.name}' has only NULL and no type, and '{table}' has no such column. "
+                f"Column '{column.name}' holds only NULL and has no type, and '{table}' has no such column. "
                 "Cast it to the intended type, or drop it.",
                 table=table,
                 column=column.name,

@@ -101,7 +101,9 @@ def test_columns_may_be_missing_or_come_in_another_order(lake: Lake, manager: Ic
         "bronze.t", one(l=typed([{"y": "q", "x": 5}], pa.list_(pa.struct([("y", pa.string()), ("x", LONG)]))), a=3)
     )
 
-    assert lake.rows("bronze.t") == [
+    # PyIceberg alone shows an empty list for NULL.
+    rows = [tuple(row.values()) for row in manager.scan("bronze.t").to_pylist()]
+    assert sorted(rows, key=repr) == [
         (1, None, None, "z"),
         (2, {"x": None, "y": "q"}, None, None),
         (3, None, [{"x": 5, "y": "q"}], None),
@@ -164,7 +166,7 @@ def test_types_that_do_not_convert_are_refused_and_nothing_changes(
     ("rows", "words"),
     [
         (one(a=typed(1, INT), b=2), "Column 'b' of 'bronze.t' is not in the table"),
-        (one(a=2**40), "Column 'a' of 'bronze.t' is int, too small for rows of long"),
+        (one(a=2**40), "Column 'a' of 'bronze.t' is int, too narrow for rows with long"),
         (one(s={"x": 1, "new": 2}), "Column 's.new'"),
     ],
     ids=["new", "wider", "nested"],
