@@ -66,7 +66,7 @@ def bring_back_lost_refs(table: Table, plan: ExpiryPlan, budget: CommitBudget) -
         name = table_name(table)
         try:
             with translate_errors(table.catalog.name, table=name):
-                commit(table, _Return(before, lost), budget=budget)
+                commit(table, _RestoreRefs(before, lost), budget=budget)
         except errors.FloeStorageError as error:
             raise errors.IcebergError(
                 f"{', '.join(sorted(lost))} of '{name}' was created on a snapshot while that snapshot expired, and is "
@@ -89,7 +89,7 @@ def _last_before(table: Table, plan: ExpiryPlan, versions: Sequence[str]) -> tup
 
 
 @dataclass(frozen=True)
-class _Return:
+class _RestoreRefs:
     """Adds lost snapshots with their branches and tags, except names that are in use again."""
 
     before: TableMetadata
@@ -218,19 +218,15 @@ def expire(
                 raise
             # What has expired stays expired; the next run does the rest.
             break
-        # If refs may be lost, their files may be needed: they stay, and orphan removal quarantines the others.
-        is_safe = bring_back_lost_refs(table, plan, budget)
+        # If refs may be lost, their files may be needed: all files stay, and orphan removal quarantines the others.
+        refs_complete = bring_back_lost_refs(table, plan, budget)
         snapshots += plan.expired_from(table.metadata)
         refs.update(plan.refs)
-        if policy.delete_files and plan.snapshot_ids and is_safe:
+        if policy.delete_files and plan.snapshot_ids and refs_complete:
             with translate_errors(table.catalog.name, table=table_name(table)):
+                listed = _list_metadata_folder(table)
                 unreferenced = unreferenced_files.find_unreferenced(
-                    plan.snapshot_ids,
-                    before,
-                    table.metadata,
-                    table.io,
-                    listed=_list_metadata_folder(table),
-                    read=read,
+                    plan.snapshot_ids, before, table.metadata, table.io, listed=listed, read=read
                 )
             deleted += unreferenced_files.delete_unreferenced(table, unreferenced, progress=progress)
         if progress is not None and plan.snapshot_ids:

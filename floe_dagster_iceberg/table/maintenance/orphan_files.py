@@ -90,7 +90,7 @@ def load_quarantines(table: Table) -> list[Quarantine]:
 
 
 def _restore(table: Table, quarantine: Quarantine) -> int:
-    """Move a quarantine's files back, unless a file is there already; returns how many. Idempotent."""
+    """Move a quarantine's files back, except those that exist there already; returns how many. Idempotent."""
     io = table.io
 
     def back(file: QuarantinedFile) -> QuarantinedFile | None:
