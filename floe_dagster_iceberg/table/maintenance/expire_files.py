@@ -69,9 +69,9 @@ def bring_back_lost_refs(table: Table, plan: ExpiryPlan, budget: CommitBudget) -
                 commit(table, _RestoreRefs(before, lost), budget=budget)
         except errors.FloeStorageError as error:
             raise errors.IcebergError(
-                f"{', '.join(sorted(lost))} of '{name}' was created on a snapshot while that snapshot expired, and is "
-                "lost. No file was deleted: register_table() opens the table as it was before, from "
-                f"{earlier}.",
+                f"Branches or tags of '{name}' were created on a snapshot while it expired, and are lost: "
+                f"{', '.join(sorted(lost))}. No file was deleted: register_table() opens the table as it was before, "
+                f"from {earlier}.",
                 table=name,
             ) from error
     return True

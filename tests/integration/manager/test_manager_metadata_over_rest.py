@@ -116,7 +116,7 @@ def test_a_name_that_cannot_be_brought_back_is_reported(
 
     stub.catalog.meanwhile = [tag_and_go_away]
 
-    with pytest.raises(IcebergError, match=r"late of 'bronze.numbers' appeared .* register_table\(\)"):
+    with pytest.raises(IcebergError, match=r"'bronze.numbers' .* are lost: late\. .* register_table\(\)"):
         rest.expire_snapshots(T, older_than_days=1, retain_last=1, now=NOW)
 
 

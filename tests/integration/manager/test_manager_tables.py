@@ -290,7 +290,7 @@ BAD_TABLES = {
     "type that Iceberg lacks": (("bronze.events", pa.schema([("x", pa.duration("s"))])), "Iceberg does not have"),
     "columns twice": (("bronze.events", pa.schema([("x", pa.int64()), ("x", pa.int64())])), "more than once"),
     "unknown source": (("bronze.events", NESTED, by(PartitionTransform.DAY, source=99)), "not in the schema"),
-    "transform of another type": (("bronze.events", NESTED, by(PartitionTransform.DAY, source=1)), "supports this type"),
+    "transform of another type": (("bronze.events", NESTED, by(PartitionTransform.DAY, source=1)), "supports this"),
     "config and more": ((events(), NESTED), "says all there is"),
     "no table name": ((42, NESTED), "not as int"),
 }
