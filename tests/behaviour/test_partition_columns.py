@@ -137,5 +137,5 @@ def test_a_key_that_the_column_cannot_hold_is_refused(warehouse: Warehouse) -> N
 
     result = warehouse.run(events, "eu", raise_on_error=False)
 
-    assert "Partition key 'eu' cannot be read as int" in failure_of(result, "events")
+    assert "Partition key 'eu' is not a valid int" in failure_of(result, "events")
     assert not warehouse.exists("events")

@@ -29,6 +29,7 @@ from floe_dagster_iceberg.table.filter.partition_slice import match_rows
 
 pytestmark = pytest.mark.requirement("D4")
 
+NO_ROWS = PartitionSlice(any_of=())
 DAILY = dg.DailyPartitionsDefinition("2024-01-01")
 DAILY_NY = dg.DailyPartitionsDefinition("2024-01-01", timezone="America/New_York")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

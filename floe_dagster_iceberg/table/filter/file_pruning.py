@@ -10,30 +10,30 @@ from floe_dagster_iceberg.table.filter.row_filter import compares_uuids
 
 
 class FileMatcher:
-    """Judges files of one table by one filter, unread."""
+    """Decides for the files of a table, without reading them, whether their rows match a filter."""
 
     def __init__(self, metadata: TableMetadata, row_filter: BooleanExpression) -> None:
         schema = metadata.schema()
         self._always = isinstance(row_filter, AlwaysTrue)
         self._metrics = MetricsMatcher(schema, row_filter)
-        # PyIceberg compares a UUID in a partition with bytes in the filter and finds them different.
+        # PyIceberg compares a UUID partition value with the filter's bytes, and they never match.
         self._ignores_partitions = compares_uuids(schema, row_filter)
         self._row_filter = row_filter
         self._residuals = {
             spec_id: residual_evaluator(spec, row_filter, schema) for spec_id, spec in metadata.specs().items()
         }
-        # Working one out costs most of judging a file; files of one partition share it.
+        # Computing a residual is the expensive part; files of one partition share it.
         self._known: dict[tuple[int, Record], BooleanExpression] = {}
 
     def all_rows(self, file: DataFile) -> bool:
-        """Whether every row matches for sure."""
+        """Whether every row certainly matches."""
         return self._always or isinstance(self._residual(file), AlwaysTrue) or self._metrics.all_rows_match(file)
 
     def no_row(self, file: DataFile) -> bool:
-        """Whether no row matches for sure."""
+        """Whether certainly no row matches."""
         if self._always:
             return False
-        # Statistics first: they cost a look at two bounds.
+        # Statistics first: comparing two bounds is cheaper.
         return self._metrics.no_row_matches(file) or isinstance(self._residual(file), AlwaysFalse)
 
     def _residual(self, file: DataFile) -> BooleanExpression:

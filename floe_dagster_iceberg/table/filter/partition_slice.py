@@ -1,6 +1,6 @@
-"""Where a partition column is in a table's schema.
+"""The rows of a partition slice, as a filter on a table and as a mask on Arrow rows.
 
-A dot in a name may lead into a struct or just be part of the name: the whole name is tried first.
+A dot in a column name may be part of the name or lead into a struct: the whole name is tried first.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,8 @@ from pyiceberg.schema import Schema
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import Constraint, PartitionSlice
-from floe_dagster_iceberg.table.filter.slice_literals import (
-    NANOSECONDS_PER_DAY,
-    TIME_TYPES,
-    Bounds,
-    Value,
-    Values,
-    to_literal,
-    to_typed,
-)
+from floe_dagster_iceberg.table.filter import slice_literals
+from floe_dagster_iceberg.table.filter.slice_literals import TIME_TYPES, Bounds, Values, to_literal, to_typed
 
 COLUMN_HINT = (
     'Name an existing column in metadata "partition_expr" or "iceberg/partition_spec", such as '
@@ -32,10 +25,10 @@ COLUMN_HINT = (
 
 
 def find_column(schema: Schema, name: str) -> iceberg.NestedField:
-    """The column of that name; fields of structs are reached by dots.
+    """Find a column by name; dots lead to fields of structs.
 
     Raises:
-        ValidationError: There is no such column, or it lies in a list or map.
+        ValidationError: There is no such column, or it is inside a list or map.
     """
     try:
         field = schema.find_field(name)
@@ -49,7 +42,7 @@ def find_column(schema: Schema, name: str) -> iceberg.NestedField:
 
 
 def column_values(rows: pa.Table | pa.RecordBatch, name: str) -> pa.ChunkedArray:
-    """The values of a column in Arrow rows, NULL where a struct around it is NULL.
+    """Return a column of Arrow rows by name, with NULL where a struct around it is NULL.
 
     Raises:
         ValidationError: The rows have no such column.
@@ -76,27 +69,24 @@ def _descend(columns: dict[str, pa.ChunkedArray | pa.Array], name: str) -> pa.Ch
 
 
 DEFAULT_NAIVE_TIMEZONE: Final = "UTC"
-
-
 _NANOSECONDS_PER_TICK: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-
-
 _INT64: Final = range(-(2**63), 2**63)
-
-
 _MAX_DECIMAL_PRECISION: Final = 38
 
 
 @dataclass(frozen=True)
 class SliceMembership:
-    """Which rows belong to a slice."""
+    """Which rows belong to a slice.
+
+    Attributes:
+        inside: True for each row of the slice, else False; a mask for `rows.filter`.
+        rows_outside: Rows that do not belong to the slice, including `null_rows`.
+        null_rows: Rows outside because a partition column is NULL.
+    """
 
     inside: pa.ChunkedArray
-    """True for each row that belongs to it, never NULL; a mask for `rows.filter`."""
     rows_outside: int
-    """Rows that do not belong to it, those without a value included."""
     null_rows: int
-    """Rows outside because a partition column is NULL."""
 
 
 def to_expression(
@@ -106,11 +96,11 @@ def to_expression(
 
     Args:
         rows: The slice.
-        schema: Schema of the table; its types decide the literals.
-        naive_timezone: Time zone that timestamps without one are in.
+        schema: Schema of the table; its types determine the literals.
+        naive_timezone: Time zone of timestamps without one.
 
     Raises:
-        ValidationError: A column is missing, or its type cannot tell the partitions apart.
+        ValidationError: A column is missing, or its type cannot distinguish the partitions.
     """
     any_of: list[expr.BooleanExpression] = []
     for conjunction in rows.any_of:
@@ -128,10 +118,10 @@ def match_rows(
     *,
     naive_timezone: str = DEFAULT_NAIVE_TIMEZONE,
 ) -> SliceMembership:
-    """Tell which Arrow rows belong to the slice once they are in a table with this schema.
+    """Find the Arrow rows that belong to the slice once they are in a table with this schema.
 
     Raises:
-        ValidationError: A column is missing in table or data, or has a type that cannot tell the partitions apart.
+        ValidationError: A column is missing in table or data, or its type cannot distinguish the partitions.
     """
     nowhere = pa.chunked_array([pa.repeat(value=False, size=data.num_rows)], type=pa.bool_())
     columns, has_null, inside = dict[str, _ArrowColumn](), nowhere, nowhere
@@ -162,7 +152,7 @@ def _to_predicate(constraint: Constraint, schema: Schema, naive_timezone: str) -
             )
         case Values(values):
             literals = [to_literal(value, column_type) for value in values]
-            # PyIceberg stops pruning files by sets larger than this; several smaller ones keep it going.
+            # PyIceberg does not prune files by larger sets, but it does by several smaller ones.
             starts = range(0, len(literals), IN_PREDICATE_LIMIT)
             chunks = (set(literals[start : start + IN_PREDICATE_LIMIT]) for start in starts)
             return _any_of([expr.In(term=reference, literals=chunk) for chunk in chunks])
@@ -178,7 +168,7 @@ def _count(mask: pa.ChunkedArray) -> int:
 
 @dataclass(frozen=True)
 class _ArrowColumn:
-    """A column of Arrow rows in a form that compares: times as whole ticks, keys in one type per Iceberg type."""
+    """A column of Arrow rows in a comparable form: times as whole ticks, keys in one type per Iceberg type."""
 
     values: pa.ChunkedArray
     iceberg_type: iceberg.IcebergType
@@ -208,38 +198,30 @@ class _ArrowColumn:
         return pc.fill_null(found, fill_value=False)
 
     def _first_tick(self, nanoseconds: int) -> pa.Scalar:
-        # Rounded up: in a coarser unit, the first value at or after the bound.
+        # Rounded up: the first value of a coarser unit at or after the bound.
         tick = -(-nanoseconds // self.tick)
         return pa.scalar(min(max(tick, _INT64.start), _INT64.stop - 1), pa.int64())
 
-    def _ticks(self, values: tuple[Value, ...]) -> list[Any]:
+    def _ticks(self, values: tuple[slice_literals.Value, ...]) -> list[Any]:
         if not isinstance(self.iceberg_type, TIME_TYPES):
             return list(values)
-        # What lies between two ticks cannot be in the data.
+        # Values between two ticks cannot be in the data.
         return [value // self.tick for value in values if isinstance(value, int) and value % self.tick == 0]
 
 
 def _tick(arrow_type: pa.DataType) -> int:
     if pa.types.is_timestamp(arrow_type):
         return _NANOSECONDS_PER_TICK[arrow_type.unit]
-    return NANOSECONDS_PER_DAY if pa.types.is_date32(arrow_type) else _NANOSECONDS_PER_TICK["ms"]
+    return slice_literals.NANOSECONDS_PER_DAY if pa.types.is_date32(arrow_type) else _NANOSECONDS_PER_TICK["ms"]
 
 
 def _comparable_type(arrow_type: pa.DataType, iceberg_type: iceberg.IcebergType) -> pa.DataType | None:
-    """The Arrow type to compare in, or None when the data cannot be of the table's type."""
+    """The Arrow type to compare in; None if the data does not match the table's type."""
     if isinstance(iceberg_type, iceberg.DecimalType):
         fits, comparable = pa.types.is_decimal, pa.decimal128(_MAX_DECIMAL_PRECISION, iceberg_type.scale)
     else:
         fits, comparable = _COMPARABLE.get(type(iceberg_type), (lambda _: False, None))
     return comparable if fits(arrow_type) else None
-
-
-def _is_text(arrow_type: pa.DataType) -> bool:
-    return arrow_type in (pa.string(), pa.large_string(), pa.string_view())
-
-
-def _is_uuid(arrow_type: pa.DataType) -> bool:
-    return arrow_type in (pa.uuid(), pa.binary(16))
 
 
 def _is_instant(arrow_type: pa.DataType) -> bool:
@@ -251,11 +233,11 @@ def _is_wall_clock(arrow_type: pa.DataType) -> bool:
 
 
 _COMPARABLE: Final[dict[type[iceberg.IcebergType], tuple[Callable[[pa.DataType], bool], pa.DataType]]] = {
-    iceberg.StringType: (_is_text, pa.large_string()),
+    iceberg.StringType: (lambda arrow: arrow in (pa.string(), pa.large_string(), pa.string_view()), pa.large_string()),
     iceberg.IntegerType: (pa.types.is_integer, pa.int64()),
     iceberg.LongType: (pa.types.is_integer, pa.int64()),
     iceberg.BooleanType: (pa.types.is_boolean, pa.bool_()),
-    iceberg.UUIDType: (_is_uuid, pa.binary(16)),
+    iceberg.UUIDType: (lambda arrow: arrow in (pa.uuid(), pa.binary(16)), pa.binary(16)),
     iceberg.DateType: (pa.types.is_date, pa.int64()),
     iceberg.TimestampType: (_is_wall_clock, pa.int64()),
     iceberg.TimestampNanoType: (_is_wall_clock, pa.int64()),

@@ -1,4 +1,4 @@
-"""Row filters as users write them, checked against a table's columns."""
+"""Users' row filters, checked against a table's columns and applied to Arrow rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, extra
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import Table
-from pyiceberg.types import FixedType, NestedField, UUIDType
+from pyiceberg.types import FixedType, UUIDType
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import RowFilter
@@ -22,32 +22,32 @@ from floe_dagster_iceberg.table.names import table_name
 
 @dataclass(frozen=True)
 class CheckedFilter:
-    """A filter that needs no check: one of our own, or of those that `to_row_filter` returned."""
+    """A filter that needs no check: built by this package, or returned by `to_row_filter`."""
 
     expression: expr.BooleanExpression
 
 
 def to_row_filter(table: Table, row_filter: RowFilter) -> expr.BooleanExpression:
-    """A PyIceberg expression whose columns and literals fit the table.
+    """Parse a row filter and check its columns and literals against the table.
 
     Raises:
-        ValidationError: The text is no filter, a column is not there, or a literal is of another type.
-            The message names columns, never the filter's values.
+        ValidationError: The text is not a valid filter, a column does not exist, or a literal has the wrong
+            type. The message names columns, never the filter's values.
     """
     name = table_name(table)
     if isinstance(row_filter, str):
         try:
             expression = expr.parser.parse(row_filter)
-        except Exception:  # noqa: BLE001 - pyparsing's own errors show the text, and its class is not PyIceberg's API
+        except Exception:  # noqa: BLE001 - pyparsing's errors show the text, and their class is not part of PyIceberg's API
             raise ValidationError(
-                f"The row filter for '{name}' cannot be read. Write it like \"region = 'EU' and amount > 10\".",
+                f"The row filter for '{name}' cannot be parsed. Write it like \"region = 'EU' and amount > 10\".",
                 table=name,
             ) from None
     elif isinstance(row_filter, expr.BooleanExpression):
         expression = row_filter
     else:
         raise ValidationError(
-            f"The row filter for '{name}' is a text or a PyIceberg expression, not a {type(row_filter).__name__}.",
+            f"The row filter for '{name}' must be a string or a PyIceberg expression, not {type(row_filter).__name__}.",
             table=name,
         )
     try:
@@ -55,19 +55,19 @@ def to_row_filter(table: Table, row_filter: RowFilter) -> expr.BooleanExpression
     except (ValueError, TypeError):
         columns = ", ".join(table.schema().column_names)
         raise ValidationError(
-            f"The row filter for '{name}' names a column that is not there, or compares one with a value of "
-            f"another type. Columns: {columns}.",
+            f"The row filter for '{name}' names a column that does not exist, or compares one with a "
+            f"value of another type. Columns: {columns}.",
             table=name,
         ) from None
     return visit(rewrite_not(expression), _FitForArrow())
 
 
 class _FitForArrow(BooleanExpressionVisitor[expr.BooleanExpression]):
-    """The same filter, as Arrow answers it rightly.
+    """Rewrites a filter so that Arrow evaluates it correctly.
 
-    Arrow skips rows by the smallest and largest value of a Parquet file. The smallest zero is -0.0,
-    which it does not find in a list with 0.0. NULL is not in any list and not out of any either; to
-    Arrow it is out.
+    Arrow skips rows by the minimum and maximum of a Parquet row group. The minimum of zeros is -0.0,
+    which it does not find in a list with 0.0. And for Arrow NULL matches "not in", for Iceberg it
+    does not.
     """
 
     def visit_true(self) -> expr.BooleanExpression:
@@ -103,7 +103,7 @@ class _FitForArrow(BooleanExpressionVisitor[expr.BooleanExpression]):
 
 
 def _any_of(term: Any, literals: Iterable[Literal[Any]]) -> expr.BooleanExpression:
-    """Whether a value is one of these, zero compared by itself."""
+    """An IN filter that compares zeros separately."""
     others = set(literals)
     zeros = {one for one in others if type(one.value) in {int, float, Decimal} and one.value == 0}
     found: expr.BooleanExpression = expr.In(term=term, literals=others - zeros)
@@ -116,16 +116,19 @@ _UUID_BYTES = 16
 
 
 def mask_rows(rows: pa.Table, schema: Schema, row_filter: expr.BooleanExpression) -> pa.ChunkedArray:
-    """True for each row that matches, False for each that does not or where NULL leaves it open.
+    """Return True for each row that matches the unbound filter, else False, also where NULL makes it unknown.
 
-    Args:
-        rows: Rows whose columns are the schema's, in its order.
-        schema: Schema of the table.
-        row_filter: An unbound filter on it.
+    The columns of `rows` must be those of the schema, in the same order.
     """
     if isinstance(row_filter, expr.AlwaysTrue | expr.AlwaysFalse):
         return pa.chunked_array([pa.repeat(isinstance(row_filter, expr.AlwaysTrue), rows.num_rows)])
-    comparable = _comparable_schema(schema)
+    fields = (
+        field.model_copy(update={"field_type": FixedType(_UUID_BYTES)})
+        if isinstance(field.field_type, UUIDType)
+        else field
+        for field in schema.fields
+    )
+    comparable = Schema(*fields, schema_id=schema.schema_id)
     named = sanitize_column_names(comparable)
     condition = expression_to_pyarrow(bind(comparable, row_filter, case_sensitive=True), named)
     columns = [_comparable_column(column) for column in rows.columns[: len(named.fields)]]
@@ -136,21 +139,11 @@ def mask_rows(rows: pa.Table, schema: Schema, row_filter: expr.BooleanExpression
 
 
 def compares_uuids(schema: Schema, row_filter: expr.BooleanExpression) -> bool:
-    """Whether a filter looks at a UUID column, which PyIceberg's scans cannot do."""
+    """Whether a filter uses a UUID column, which PyIceberg's scans do not support."""
     if isinstance(row_filter, expr.AlwaysTrue | expr.AlwaysFalse):
         return False
     used = extract_field_ids(bind(schema, row_filter, case_sensitive=True))
     return any(isinstance(schema.find_type(field_id), UUIDType) for field_id in used)
-
-
-def _comparable_schema(schema: Schema) -> Schema:
-    return Schema(*(_comparable_field(field) for field in schema.fields), schema_id=schema.schema_id)
-
-
-def _comparable_field(field: NestedField) -> NestedField:
-    if not isinstance(field.field_type, UUIDType):
-        return field
-    return field.model_copy(update={"field_type": FixedType(_UUID_BYTES)})
 
 
 def _comparable_column(column: pa.ChunkedArray) -> pa.ChunkedArray:

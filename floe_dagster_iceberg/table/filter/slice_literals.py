@@ -1,7 +1,7 @@
-"""What a slice's constraint means for a column of one Iceberg type.
+"""Converts the constraints of a partition slice to values of a column's Iceberg type.
 
-Times become nanoseconds since the epoch whatever the column's unit, so that one exact
-integer serves Iceberg's literals and every Arrow type a frame may bring.
+Times become nanoseconds since the epoch, whatever the column's unit, so that one exact integer
+works for Iceberg's literals and for all Arrow types.
 """
 
 import re
@@ -14,53 +14,24 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from pyiceberg import types as iceberg
-from pyiceberg.expressions.literals import (
-    DateLiteral,
-    DecimalLiteral,
-    Literal,
-    LongLiteral,
-    TimestampLiteral,
-    UUIDLiteral,
-    literal,
-)
+from pyiceberg.expressions import literals
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import Constraint, TimeRange
 
 Value: TypeAlias = str | int | bool | Decimal | bytes
-
-
 NANOSECOND_TYPES: Final = (iceberg.TimestampNanoType, iceberg.TimestamptzNanoType)
-
-
 INSTANT_TYPES: Final = (iceberg.TimestamptzType, iceberg.TimestamptzNanoType)
-
-
 WALL_CLOCK_TYPES: Final = (iceberg.TimestampType, iceberg.TimestampNanoType)
-
-
 TIME_TYPES: Final = (iceberg.DateType, *WALL_CLOCK_TYPES, *INSTANT_TYPES)
-
-
 NANOSECONDS_PER_MICROSECOND: Final = 1_000
-
-
 NANOSECONDS_PER_DAY: Final = 86_400_000_000_000
-
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 _MICROSECOND: Final = timedelta(microseconds=1)
-
-
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
-
 
 # Iceberg's decimals have up to 38 digits, Python's default context rounds at 28.
 _DECIMALS: Final = Context(prec=38)
-
-
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -79,18 +50,18 @@ class Values:
     values: tuple[Value, ...]
 
 
-class NanosecondLiteral(LongLiteral):
-    """A time in nanoseconds, which PyIceberg can compare but has no literal for."""
+class NanosecondLiteral(literals.LongLiteral):
+    """A time in nanoseconds, for which PyIceberg has no literal of its own."""
 
-    def to(self, type_var: iceberg.IcebergType) -> Literal[Any]:
+    def to(self, type_var: iceberg.IcebergType) -> literals.Literal[Any]:
         return self if isinstance(type_var, NANOSECOND_TYPES) else super().to(type_var)
 
 
 def to_typed(constraint: Constraint, column_type: iceberg.IcebergType, *, naive_timezone: str) -> Bounds | Values:
-    """Return what the constraint asks of a column of that type.
+    """Convert a constraint to bounds or values of a column of that type.
 
     Raises:
-        ValidationError: A column of that type cannot tell the partitions apart.
+        ValidationError: A column of that type cannot distinguish the partitions.
     """
     if isinstance(constraint, TimeRange):
         match column_type:
@@ -98,37 +69,34 @@ def to_typed(constraint: Constraint, column_type: iceberg.IcebergType, *, naive_
                 return Bounds(_nanoseconds(constraint.start), _nanoseconds(constraint.end))
             case iceberg.TimestampType() | iceberg.TimestampNanoType():
                 zone = ZoneInfo(naive_timezone)
-                return Bounds(*(_wall_clock(constraint.column, edge, zone) for edge in _edges(constraint)))
+                edges = (constraint.start, constraint.end)
+                return Bounds(*(_wall_clock(constraint.column, edge, zone) for edge in edges))
             case iceberg.DateType():
                 return _local_dates(constraint)
         if not constraint.keys:
             raise ValidationError(
-                f"Partition column '{constraint.column}' of type {column_type} holds no time. "
+                f"Partition column '{constraint.column}' of type {column_type} does not hold times. "
                 "Use a date or timestamp column for time-window partitions."
             )
     values = (_parse(key, column_type, constraint.column) for key in constraint.keys)
     return Values(tuple(dict.fromkeys(values)))
 
 
-def to_literal(value: Value, column_type: iceberg.IcebergType) -> Literal[Any]:
+def to_literal(value: Value, column_type: iceberg.IcebergType) -> literals.Literal[Any]:
     """Return the PyIceberg literal of a value or bound of a column of that type."""
     match column_type, value:
         case iceberg.DateType(), int():
-            return DateLiteral(value // NANOSECONDS_PER_DAY)
+            return literals.DateLiteral(value // NANOSECONDS_PER_DAY)
         case iceberg.TimestampType() | iceberg.TimestamptzType(), int():
-            return TimestampLiteral(value // NANOSECONDS_PER_MICROSECOND)
+            return literals.TimestampLiteral(value // NANOSECONDS_PER_MICROSECOND)
         case iceberg.TimestampNanoType() | iceberg.TimestamptzNanoType(), int():
             return NanosecondLiteral(value)
         case iceberg.UUIDType(), bytes():
-            return UUIDLiteral(value)
+            return literals.UUIDLiteral(value)
         case iceberg.DecimalType(), Decimal():
-            return DecimalLiteral(value)
+            return literals.DecimalLiteral(value)
         case _:
-            return literal(value)
-
-
-def _edges(window: TimeRange) -> tuple[datetime, datetime]:
-    return window.start, window.end
+            return literals.literal(value)
 
 
 def _nanoseconds(timestamp: datetime) -> int:
@@ -137,11 +105,11 @@ def _nanoseconds(timestamp: datetime) -> int:
 
 def _wall_clock(column: str, instant: datetime, zone: ZoneInfo) -> int:
     wall = instant.astimezone(zone)
-    # Where clocks go back, a wall-clock time comes twice. Its first timestamp still separates what is
-    # before from what is after; any later one would put rows of both passes on the same side.
+    # When clocks go back, wall-clock times occur twice. The first of them still separates before from
+    # after; any later one would put rows of both passes on the same side.
     if _is_ambiguous(wall) and (wall.fold or _is_ambiguous(wall - _MICROSECOND)):
         raise ValidationError(
-            f"Partition column '{column}' has no time zone, and {wall:%Y-%m-%d %H:%M} comes twice in {zone.key}: "
+            f"Partition column '{column}' has no time zone, and {wall:%Y-%m-%d %H:%M} occurs twice in {zone.key}: "
             "its partitions cannot be distinguished. Use timestamps with a time zone, or metadata "
             '{"iceberg/naive_timezone": "UTC"} with times in UTC.'
         )
@@ -156,12 +124,11 @@ def _is_ambiguous(wall: datetime) -> bool:
 def _local_dates(window: TimeRange) -> Bounds:
     if window.sub_daily:
         raise ValidationError(
-            f"Partition column '{window.column}' is a date, but several partitions start on one day and would own the "
-            "same rows. Use a timestamp column, or daily partitions."
+            f"Partition column '{window.column}' is a date, but several partitions start on the same day and would "
+            "contain the same rows. Use a timestamp column, or daily partitions."
         )
     zone = ZoneInfo(window.timezone)
-    lower, upper = (_midnight(edge.astimezone(zone).date()) for edge in _edges(window))
-    return Bounds(lower, upper)
+    return Bounds(*(_midnight(edge.astimezone(zone).date()) for edge in (window.start, window.end)))
 
 
 def _midnight(day: date) -> int:
@@ -177,9 +144,9 @@ def _parse(key: str, column_type: iceberg.IcebergType, column: str) -> Value:
         )
     try:
         return parse(key, column_type)
-    except (ValueError, InvalidOperation) as error:
+    except (KeyError, ValueError, InvalidOperation) as error:
         raise ValidationError(
-            f"Partition key '{key}' cannot be read as {column_type}, the type of partition column '{column}'. "
+            f"Partition key '{key}' is not a valid {column_type}, the type of partition column '{column}'. "
             "Change the keys, or name another column in metadata 'partition_expr'."
         ) from error
 
@@ -189,12 +156,6 @@ def _whole_number(key: str, column_type: iceberg.IntegerType | iceberg.LongType)
     if number is None or not column_type.min <= number <= column_type.max:
         raise ValueError(f"not a whole number that fits {column_type}")
     return number
-
-
-def _boolean(key: str, _: iceberg.BooleanType) -> bool:
-    if key.lower() not in _BOOLEANS:
-        raise ValueError("neither true nor false")
-    return _BOOLEANS[key.lower()]
 
 
 def _decimal(key: str, column_type: iceberg.DecimalType) -> Decimal:
@@ -207,7 +168,7 @@ def _decimal(key: str, column_type: iceberg.DecimalType) -> Decimal:
 
 def _timestamp(key: str, column_type: iceberg.IcebergType) -> int:
     timestamp, has_zone = datetime.fromisoformat(key), isinstance(column_type, INSTANT_TYPES)
-    # A bare date would silently mean midnight only, which is hardly ever what a partition holds.
+    # A bare date would silently mean midnight, which is hardly ever what a partition contains.
     if len(key) <= len("2024-01-01") or (timestamp.tzinfo is not None) is not has_zone:
         raise ValueError("not a full timestamp" + (" with offset" if has_zone else " without offset"))
     return _nanoseconds(timestamp if has_zone else timestamp.replace(tzinfo=UTC))
@@ -217,7 +178,7 @@ _PARSERS: Final[dict[type[iceberg.IcebergType], Callable[[str, Any], Value]]] = 
     iceberg.StringType: lambda key, _: key,
     iceberg.IntegerType: _whole_number,
     iceberg.LongType: _whole_number,
-    iceberg.BooleanType: _boolean,
+    iceberg.BooleanType: lambda key, _: _BOOLEANS[key.lower()],
     iceberg.DecimalType: _decimal,
     iceberg.UUIDType: lambda key, _: UUID(key).bytes,
     iceberg.DateType: lambda key, _: _midnight(date.fromisoformat(key)),

@@ -1,4 +1,4 @@
-"""Small files read while the rows of others are being written."""
+"""Compaction: rewrites small files, reading ahead while rows are written."""
 
 import os
 import time
@@ -18,75 +18,60 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from floe_dagster_iceberg import models
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
 from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.errors import CommitConflictError, EngineCapabilityError, ValidationError
-from floe_dagster_iceberg.models import (
-    CompactionStrategy,
-    CompactionStrategyType,
-    MaintenanceOperation,
-    MaintenanceResult,
-)
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, new_snapshot_id, refresh
 from floe_dagster_iceberg.table.commit.refs import head_of
-from floe_dagster_iceberg.table.maintenance.compaction_plan import (
-    FileGroup,
-    GroupLimits,
-    RewritePlan,
-    plan_rewrite,
-    split_for_workers,
-    total_bytes,
-)
+from floe_dagster_iceberg.table.maintenance import Progress, compaction_plan
+from floe_dagster_iceberg.table.maintenance.compaction_plan import GroupLimits, RewritePlan, total_bytes
 from floe_dagster_iceberg.table.maintenance.last_run import snapshot_properties_of
-from floe_dagster_iceberg.table.names import to_identifier
+from floe_dagster_iceberg.table.names import table_name, to_identifier
 from floe_dagster_iceberg.table.write.delete import read_task, tasks_for
 from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-
-Answer = TypeVar("Answer")
-
-
-# Whoever takes rows in works on a piece of this size about as long as on one of a hundredth of it.
+# Writing a table of this size takes about as long as one of a hundredth of it.
 _PIECE_BYTES: Final = 32 * 1024 * 1024
 
-
-# As much as is encoded in one go, so that reading does not have to stop meanwhile; a few times that in memory.
+# As much as is encoded at once, so that reading need not stop meanwhile; takes a few times that in memory.
 _WAITING_BYTES: Final = 32 * 1024 * 1024
 
 
 def read_ahead(
-    read: Callable[[Item], Answer], items: Iterable[Item], *, size: Callable[[Item], int], threads: int
-) -> Iterator[Answer]:
-    """Read one item after the other; while an answer is used, the next ones are read.
+    read: Callable[[Item], Result], items: Iterable[Item], *, size: Callable[[Item], int], threads: int
+) -> Iterator[Result]:
+    """Yield the items' results in order; the next ones are read in other threads meanwhile.
 
     Args:
         read: Reads an item; called in other threads.
-        items: What is to be read.
-        size: Bytes of an item. Few large answers wait to be used, or many small ones.
-        threads: How many are read at once.
+        items: The items to read.
+        size: Bytes of an item; limits how many results wait.
+        threads: How many items are read at once.
     """
-    waiting: deque[tuple[Future[Answer], int]] = deque()
+    waiting: deque[tuple[Future[Result], int]] = deque()
     waiting_bytes = 0
     with ThreadPoolExecutor(max_workers=threads) as pool:
         for item in items:
             waiting.append((pool.submit(read, item), size(item)))
             waiting_bytes += size(item)
             while len(waiting) > threads and waiting_bytes > _WAITING_BYTES:
-                answer, taken = waiting.popleft()
+                result, taken = waiting.popleft()
                 waiting_bytes -= taken
-                yield answer.result()
+                yield result.result()
         while waiting:
             yield waiting.popleft()[0].result()
 
 
 def in_larger_pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in fewer tables; neighbours with different schemas stay apart."""
+    """Join consecutive tables with the same schema into larger ones."""
     gathered: list[pa.Table] = []
     for table in tables:
         if gathered and table.schema != gathered[0].schema:
@@ -104,13 +89,9 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
 
 
-Progress = Callable[[str], None]
-"""Called with a line of text about what has been done."""
-
-
 def compact(
     table: Table,
-    strategy: CompactionStrategy,
+    strategy: models.CompactionStrategy,
     budget: CommitBudget,
     *,
     plan: RewritePlan | None = None,
@@ -118,32 +99,32 @@ def compact(
     groups_per_commit: int | None = None,
     progress: Progress | None = None,
     snapshot_properties: Mapping[str, str] | None = None,
-) -> MaintenanceResult:
-    """Rewrite files without changing a row, and plan again when others replace the same files.
+) -> models.MaintenanceResult:
+    """Rewrite files without changing a row, and plan again when other writers replace the same files.
 
     Args:
-        table: The table as last seen; refreshed in place.
+        table: The table; refreshed in place.
         strategy: How files are arranged.
-        budget: How often to try against other writers.
-        plan: What to rewrite; planned on the table as it is if not given.
-        limits: Which files are planned again after a conflict; all that are worth it if not given.
-        groups_per_commit: Groups of files in one commit; all of them if not given.
-        progress: Called with a line of text for each group of files that is written.
-        snapshot_properties: Kept in the snapshot.
+        budget: How often to retry against other writers.
+        plan: What to rewrite; by default planned on the table as given.
+        limits: Which files are planned again after a conflict; by default all that are worth rewriting.
+        groups_per_commit: File groups per commit; by default all.
+        progress: Called after each rewritten file group.
+        snapshot_properties: Added to the snapshot summary.
 
     Raises:
         ValidationError: A sort column is not in the table.
-        EngineCapabilityError: Z-order, which only Spark can do.
+        EngineCapabilityError: The strategy is Z-order, which needs Spark.
         ScanError: A file to rewrite cannot be read.
-        CommitConflictError: Others kept replacing the files being rewritten; nothing was changed.
+        CommitConflictError: Other writers kept replacing the files being rewritten; nothing was changed.
     """
     _check(table, strategy)
     started, before = datetime.now(UTC), table.metadata.current_snapshot_id
     rewriting = _Rewriting(table, strategy, budget, progress, snapshot_properties or {})
     rewriting.run(plan, limits or GroupLimits(), groups_per_commit)
-    return MaintenanceResult.of_work(
+    return models.MaintenanceResult.of_work(
         to_identifier(table),
-        MaintenanceOperation.COMPACTION,
+        models.MaintenanceOperation.COMPACTION,
         started_at=started,
         done=bool(rewriting.removed),
         snapshot_id_before=before,
@@ -156,16 +137,12 @@ def compact(
 
 
 class _FilesChangedError(Exception):
-    """Another writer changed what is being rewritten, so that it has to be rewritten again."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """Another writer changed the files being rewritten, so that they have to be planned again."""
 
 
-def _check(table: Table, strategy: CompactionStrategy) -> None:
-    name = ".".join(table.name())
-    if strategy.strategy_type is CompactionStrategyType.Z_ORDER:
+def _check(table: Table, strategy: models.CompactionStrategy) -> None:
+    name = table_name(table)
+    if strategy.strategy_type is models.CompactionStrategyType.Z_ORDER:
         raise EngineCapabilityError(
             f"Z-order compaction of '{name}' needs Spark. Use strategy sort, or compact with engine='spark'.",
             engine="pyiceberg",
@@ -181,10 +158,10 @@ def _check(table: Table, strategy: CompactionStrategy) -> None:
 
 @dataclass
 class _Rewriting:
-    """The files of one compaction, and what has become of them so far."""
+    """One compaction, with the files it has removed and added so far."""
 
     table: Table
-    strategy: CompactionStrategy
+    strategy: models.CompactionStrategy
     budget: CommitBudget
     progress: Progress | None
     snapshot_properties: Mapping[str, str]
@@ -192,12 +169,12 @@ class _Rewriting:
     added: list[DataFile] = field(default_factory=list)
 
     def run(self, plan: RewritePlan | None, limits: GroupLimits, groups_per_commit: int | None) -> None:
-        """Rewrite and commit; what was committed before a conflict stays, and the rest is for the next run."""
+        """Rewrite and commit; batches committed before a conflict stay, the next run does the rest."""
         attempt = 0
         while True:
             if plan is None:
                 left = None if limits.max_bytes is None else limits.max_bytes - total_bytes(self.removed)
-                plan = plan_rewrite(self.table, self.strategy, replace(limits, max_bytes=left))
+                plan = compaction_plan.plan_rewrite(self.table, self.strategy, replace(limits, max_bytes=left))
             try:
                 for batch in plan.batches(groups_per_commit):
                     self._commit(batch)
@@ -209,20 +186,21 @@ class _Rewriting:
                     plan = None
                     continue
                 if not self.removed:
-                    name = ".".join(self.table.name())
-                    raise CommitConflictError(name, attempts=attempt, reason=changed.reason) from changed
+                    raise CommitConflictError(
+                        table_name(self.table), attempts=attempt, reason=str(changed)
+                    ) from changed
             except CommitConflictError:
                 if not self.removed:
                     raise
             return
 
     def _commit(self, plan: RewritePlan) -> None:
-        table, name, started = self.table, ".".join(self.table.name()), time.perf_counter()
+        table, name, started = self.table, table_name(self.table), time.perf_counter()
         removed = [file for group in plan.groups for file in group.files]
         with UncommittedFiles(name, table.io) as files, translate_errors(table.catalog.name, table=name):
             added = self._write(plan, files)
             seconds = time.perf_counter() - started
-            properties = snapshot_properties_of(MaintenanceOperation.COMPACTION, seconds=seconds)
+            properties = snapshot_properties_of(models.MaintenanceOperation.COMPACTION, seconds=seconds)
             stage = _Replacement(table, plan, removed, added, files, properties | dict(self.snapshot_properties))
             commit(
                 table, stage, budget=self.budget, snapshot_id=stage.snapshot_id, on_lost_response=files.response_lost
@@ -233,9 +211,9 @@ class _Rewriting:
     def _write(self, plan: RewritePlan, files: UncommittedFiles) -> list[DataFile]:
         tasks = _scan_tasks(plan, self.table.io)
 
-        def write(group: FileGroup) -> list[DataFile]:
-            # One writer a group: what one partition's files become does not wait for another's.
-            # Groups are what is done at once; files of one that are side by side would leave small ones at the end.
+        def write(group: compaction_plan.FileGroup) -> list[DataFile]:
+            # One writer per group, so that partitions do not wait for each other. Within a group files are
+            # written one after the other: side by side, each would end as a small file.
             target = self.strategy.target_file_size_bytes
             out = files.open_writer(plan.metadata, target_file_size_bytes=target, side_by_side=False)
             of_group = [tasks[file.file_path] for file in group.files]
@@ -245,18 +223,18 @@ class _Rewriting:
 
         added: list[DataFile] = []
         cores = min(self.strategy.max_concurrent_file_group_rewrites, os.cpu_count() or 1)
-        groups = split_for_workers(plan.groups, self.strategy, among=cores)
+        groups = compaction_plan.split_for_workers(plan.groups, self.strategy, among=cores)
         workers = min(len(groups), cores)
         with ThreadPoolExecutor(max_workers=workers) as threads:
             for number, written in enumerate(threads.map(write, groups), start=1):
                 added += written
                 if self.progress is not None:
-                    self.progress(f"{number} of {len(groups)} groups of files rewritten")
+                    self.progress(f"{number} of {len(groups)} file groups rewritten")
         return added
 
 
 def _scan_tasks(plan: RewritePlan, io: FileIO) -> Mapping[str, FileScanTask]:
-    """How each file of a plan is read, with the delete files that apply to it."""
+    """Scan tasks of a plan's files by path, with the delete files that apply to them."""
     files = [file for group in plan.groups for file in group.files]
     if plan.base is None or not any(each.content == ManifestContent.DELETES for each in plan.changes.unopened):
         return {file.file_path: FileScanTask(file) for file in files}
@@ -264,9 +242,14 @@ def _scan_tasks(plan: RewritePlan, io: FileIO) -> Mapping[str, FileScanTask]:
 
 
 def _read_group(
-    metadata: TableMetadata, io: FileIO, tasks: Sequence[FileScanTask], strategy: CompactionStrategy, *, threads: int
+    metadata: TableMetadata,
+    io: FileIO,
+    tasks: Sequence[FileScanTask],
+    strategy: models.CompactionStrategy,
+    *,
+    threads: int,
 ) -> Iterator[pa.Table]:
-    """Rows of a group: a few files at a time, or all at once when they are to be in order."""
+    """Rows of a group: a few files at a time, or all at once if they are sorted."""
     tables = read_ahead(
         lambda task: read_task(metadata, io, task),
         tasks,
@@ -274,7 +257,7 @@ def _read_group(
         threads=threads,
     )
     if strategy.sort_columns:
-        # Files of other engines may come as string where ours come as large_string.
+        # Other engines' files may be read as string, ours as large_string.
         rows = pa.concat_tables(tables, promote_options="permissive")
         yield rows.sort_by([(column, "ascending") for column in strategy.sort_columns])
     else:
@@ -283,7 +266,7 @@ def _read_group(
 
 @dataclass(frozen=True)
 class _Replacement:
-    """Replaces files with others, on the newest version of the table."""
+    """Replaces files in the newest version of the table."""
 
     table: Table
     plan: RewritePlan
@@ -295,13 +278,13 @@ class _Replacement:
 
     def __call__(self, transaction: TableTransaction) -> None:
         self.files.next_attempt()
-        metadata, name = transaction.table_metadata, ".".join(self.table.name())
+        metadata = transaction.table_metadata
         if metadata.spec() != self.plan.metadata.spec():
             raise _FilesChangedError("another writer changed the partitioning")
-        head = head_of(metadata, MAIN_BRANCH, name)
+        head = head_of(metadata, MAIN_BRANCH, table_name(self.table))
         changes = self._changes_to(head)
         if len(changes.removed) < len(self.removed):
-            # Manifests may have been merged meanwhile, which leaves the files as they are.
+            # Manifests may have been merged meanwhile, which does not change the files.
             changes = FileChanges.read(metadata, self.table.io, head, may_hold=AlwaysTrue())
             changes.remove(self.removed)
         if len(changes.removed) < len(self.removed):
@@ -323,7 +306,7 @@ class _Replacement:
         self.files.send()
 
     def _changes_to(self, head: Snapshot | None) -> FileChanges:
-        """Look only into manifests that were opened before: manifests never change, and a retry must be quick."""
+        """Reuse the entries of manifests that the plan has read: manifests never change, and a retry must be quick."""
         changes = FileChanges()
         opened = {manifest.manifest_path: entries for manifest, entries in self.plan.changes.opened}
         for manifest in read_manifests(head, self.table.io):

@@ -1,4 +1,4 @@
-"""Which data files are worth rewriting, in groups that are rewritten together."""
+"""Plans which data files and position delete files to rewrite, in groups."""
 
 import math
 from collections import defaultdict
@@ -26,27 +26,25 @@ from floe_dagster_iceberg.table.commit.refs import head_of
 from floe_dagster_iceberg.table.filter.file_pruning import FileMatcher
 from floe_dagster_iceberg.table.filter.row_filter import to_row_filter
 from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles
+from floe_dagster_iceberg.table.names import table_name
 
-# Spark's own thresholds: smaller than three quarters or larger than nine fifths of the target is worth a rewrite.
+# Spark's thresholds, as shares of the target size.
 SMALL_FILE_RATIO = 0.75
-
-
 LARGE_FILE_RATIO = 1.8
-
-
 FEWEST_FILES = 2
 
-
-# A group shared out among cores ends in one file more that is not full; it shall be one of several.
+# Each share of a group ends with a file that is not full; it should be one of several.
 FILES_PER_SHARE = 3
 
 
-# The Dagster partition that a snapshot was written for.
-
-
 def total_bytes(files: Iterable[DataFile]) -> int:
-    """Bytes of some files."""
+    """Total size of some files."""
     return sum(file.file_size_in_bytes for file in files)
+
+
+def partition_of(file: DataFile) -> tuple[int, str]:
+    """The partition of a file, in a form that can be compared and counted."""
+    return file.spec_id, repr(file.partition)
 
 
 @dataclass(frozen=True)
@@ -57,20 +55,18 @@ class FileGroup:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the files."""
         return total_bytes(self.files)
 
     @property
     def partition(self) -> tuple[int, str]:
-        """The partition, in a form that can be compared and counted."""
-        return self.files[0].spec_id, repr(self.files[0].partition)
+        return partition_of(self.files[0])
 
     def output_files(self, target_file_size_bytes: int) -> int:
-        """About how many files they become."""
+        """Estimated number of files after the rewrite."""
         return max(1, math.ceil(self.total_bytes / target_file_size_bytes))
 
     def shares(self, count: int) -> list["FileGroup"]:
-        """The same files in about so many groups of about the same size."""
+        """Split into about `count` groups of similar size."""
         shares: list[list[DataFile]] = [[]]
         taken = 0
         for file in self.files:
@@ -83,15 +79,15 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class GroupLimits:
-    """Which files are worth a rewrite, and how many of them; by default as many as there are.
+    """Which files are worth rewriting.
 
     Attributes:
         small_file_ratio: A file below this share of the target size is small.
         min_input_files: Files a partition must have before they are merged.
-        row_filter: Files are taken whose rows all match.
-        leaves_fine_files: Whether files of a good size stay as they are when rows are sorted, and groups
-            that would not become half as many files stay too. A second run then finds nothing to do.
-        max_bytes: Bytes that all groups together may have.
+        row_filter: Only files whose rows all match are rewritten.
+        leaves_fine_files: Whether sorting leaves files of a good size alone, and groups stay that would not
+            become half as many files. A second run then finds nothing to do.
+        max_bytes: Size limit of all groups together.
     """
 
     small_file_ratio: float = SMALL_FILE_RATIO
@@ -102,28 +98,23 @@ class GroupLimits:
 
 
 def to_group_limits(table: Table, policy: CompactionPolicy) -> GroupLimits:
-    """Which files a policy rewrites.
+    """Convert a policy to limits for one table.
 
     Raises:
         ValidationError: The policy's partition filter does not fit the table.
     """
     where = AlwaysTrue() if policy.partition_filter is None else to_row_filter(table, policy.partition_filter)
-    return GroupLimits(
-        small_file_ratio=policy.small_file_ratio,
-        min_input_files=policy.min_input_files,
-        row_filter=where,
-        leaves_fine_files=True,
-    )
+    return GroupLimits(policy.small_file_ratio, policy.min_input_files, row_filter=where, leaves_fine_files=True)
 
 
 @dataclass(frozen=True)
 class RewritePlan:
-    """Groups of files to rewrite, and the version of the table they were found in.
+    """File groups to rewrite, and the table version they were planned on.
 
     Attributes:
         metadata: The table's metadata.
         base: Newest snapshot of main; None for an empty table.
-        changes: Its manifests, as far as they were read.
+        changes: Manifests of that snapshot, and entries of those that were read.
         groups: The files.
     """
 
@@ -134,18 +125,17 @@ class RewritePlan:
 
     @property
     def base_id(self) -> int | None:
-        """Id of that snapshot."""
         return None if self.base is None else self.base.snapshot_id
 
     def batches(self, size: int | None) -> list["RewritePlan"]:
-        """The same plan, in parts of at most so many groups; each part becomes one commit."""
+        """Split into plans of at most `size` groups; each becomes one commit."""
         count = size or max(1, len(self.groups))
         return [replace(self, groups=self.groups[start : start + count]) for start in range(0, len(self.groups), count)]
 
 
 def plan_rewrite(table: Table, strategy: CompactionStrategy, limits: GroupLimits) -> RewritePlan:
-    """Read a table's manifests, as far as the limits need them, and find the files worth rewriting."""
-    name = ".".join(table.name())
+    """Plan a rewrite; reads only manifests that may hold files within the limits."""
+    name = table_name(table)
     metadata, base = table.metadata, head_of(table.metadata, MAIN_BRANCH, name)
     with translate_errors(table.catalog.name, table=name):
         changes = FileChanges.read(metadata, table.io, base, may_hold=limits.row_filter)
@@ -153,15 +143,14 @@ def plan_rewrite(table: Table, strategy: CompactionStrategy, limits: GroupLimits
 
 
 def plan_groups(
-    changes: FileChanges, metadata: TableMetadata, strategy: CompactionStrategy, limits: GroupLimits | None = None
+    changes: FileChanges, metadata: TableMetadata, strategy: CompactionStrategy, limits: GroupLimits
 ) -> list[FileGroup]:
-    """Groups of files worth rewriting; files that are fine are in none of them.
+    """Group the files worth rewriting.
 
-    Bin-pack takes a partition's files that are far from the target size, if there are enough of
-    them; a file of an older partition spec is worth it by itself. Sort takes all files of a
-    partition, because only together can they be in order, unless the limits leave fine files.
+    Bin-pack rewrites a partition's files that are far from the target size, if there are enough of
+    them, and every file of an older partition spec. Sort rewrites all files of a partition, because
+    they can only be sorted together, unless the limits leave fine files.
     """
-    limits = limits or GroupLimits()
     groups = [
         FileGroup(tuple(chosen))
         for files in _group_by_partition(list(changes.live_entries()), metadata, strategy, limits)
@@ -171,8 +160,8 @@ def plan_groups(
 
 
 def split_for_workers(groups: Sequence[FileGroup], strategy: CompactionStrategy, *, among: int) -> list[FileGroup]:
-    """Groups for all of so many workers, if there are large ones that need not stay together."""
-    # Rows are in order only when all of them are sorted together.
+    """Split large groups so that all workers have one, if the strategy allows it."""
+    # Rows must be sorted together.
     if strategy.strategy_type is not CompactionStrategyType.BIN_PACK or len(groups) >= among:
         return list(groups)
     target, each = strategy.target_file_size_bytes, among // max(1, len(groups))
@@ -186,10 +175,9 @@ def split_for_workers(groups: Sequence[FileGroup], strategy: CompactionStrategy,
 def _group_by_partition(
     entries: Iterable[ManifestEntry], metadata: TableMetadata, strategy: CompactionStrategy, limits: GroupLimits
 ) -> Iterator[list[DataFile]]:
-    """Files by partition and, where a Dagster partition fills files of its own, by that as well.
+    """Files by partition and by Dagster partition, if the latter is large enough for a file of its own.
 
-    Overwriting a Dagster partition drops whole files where it can, which it cannot once they hold
-    rows of other Dagster partitions.
+    Overwriting a Dagster partition drops whole files, unless they also have rows of other ones.
     """
     matches = None if isinstance(limits.row_filter, AlwaysTrue) else FileMatcher(metadata, limits.row_filter)
     slices = {
@@ -201,9 +189,9 @@ def _group_by_partition(
         file = entry.data_file
         if matches is None or matches.all_rows(file):
             slice_key = None if entry.snapshot_id is None else slices.get(entry.snapshot_id)
-            partitions[FileGroup((file,)).partition][slice_key].append(file)
-    # Rows are in order only when all of them are sorted together.
+            partitions[partition_of(file)][slice_key].append(file)
     fills_a_file = strategy.target_file_size_bytes * SMALL_FILE_RATIO
+    # Rows must be sorted together.
     splits = strategy.strategy_type is CompactionStrategyType.BIN_PACK
     for _, by_slice in sorted(partitions.items()):
         together = by_slice.pop(None, [])
@@ -230,7 +218,7 @@ def _should_rewrite(
         return True
     if len(files) < limits.min_input_files:
         return False
-    # A writer closes a file somewhere near its target. Without this, what it wrote might be rewritten for ever.
+    # A writer closes files only near the target size. Without this, its output might be rewritten forever.
     fewer = 2 * FileGroup(tuple(files)).output_files(strategy.target_file_size_bytes) <= len(files)
     return fewer or not limits.leaves_fine_files
 
@@ -246,7 +234,7 @@ def _should_rewrite_alone(
 def within_budget(
     groups: Sequence[FileGroup], strategy: CompactionStrategy, *, max_bytes: int | None
 ) -> list[FileGroup]:
-    """As many groups as the budget allows, those first that lose most files for each byte."""
+    """Choose groups up to the budget, those first that save most files per byte."""
     if max_bytes is None:
         return list(groups)
 
@@ -263,46 +251,38 @@ def within_budget(
 
 # Ids that Iceberg's specification gives to the columns of position delete files.
 _FILE_PATH_FIELD: Final = 2147483546
-
-
 _GRANULARITY: Final = "write.delete.granularity"
 
 
 @dataclass(frozen=True)
 class DeleteGroup:
-    """Position delete files of one partition.
-
-    Attributes:
-        files: The files.
-        output_files: About how many are left.
-    """
+    """Position delete files of one partition, and about how many files remain after a rewrite."""
 
     files: Sequence[DataFile]
     output_files: int
 
 
 def plan_delete_groups(live: LiveFiles, properties: Mapping[str, str], policy: CompactionPolicy) -> list[DeleteGroup]:
-    """Partitions with enough position delete files, of which at most half would be left.
+    """Group position delete files by partition, where a rewrite would leave at most half of them.
 
-    Positions in data files that are gone are dropped. Unless the table says otherwise, one delete
-    file is written for each data file, so that many of them may be as few as there can be.
+    A rewrite drops positions in data files that no longer exist. By default it writes one delete
+    file per data file, so even many delete files may not be reducible.
     """
     partitions: dict[tuple[int, str], list[DataFile]] = defaultdict(list)
     for file in live.position_deletes:
-        partitions[FileGroup((file,)).partition].append(file)
-    live_paths = {file.file_path for file in live.data}
+        partitions[partition_of(file)].append(file)
+    still_targeted = {None, *(file.file_path for file in live.data)}
+    per_partition = properties.get(_GRANULARITY) == "partition"
     groups = []
     for _, files in sorted(partitions.items()):
-        targets = {_target(file) for file in files}
-        remaining = [target for target in targets if target is None or target in live_paths]
-        whole = properties.get(_GRANULARITY) == "partition"
-        output_files = min(1, len(remaining)) if whole else len(remaining)
+        remaining = {_target(file) for file in files} & still_targeted
+        output_files = min(1, len(remaining)) if per_partition else len(remaining)
         if len(files) >= policy.min_input_files and 2 * output_files <= len(files):
             groups.append(DeleteGroup(files, output_files))
     return groups
 
 
 def _target(file: DataFile) -> str | None:
-    """The data file whose rows a delete file names, if it is only one."""
+    """The data file that a delete file applies to, if it is only one."""
     lower, upper = (file.lower_bounds or {}).get(_FILE_PATH_FIELD), (file.upper_bounds or {}).get(_FILE_PATH_FIELD)
     return lower.decode() if lower is not None and lower == upper else None

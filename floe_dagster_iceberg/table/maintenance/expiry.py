@@ -1,49 +1,42 @@
-"""Which snapshots expire, and the commit that never takes more than was planned.
+"""Plans which snapshots expire, and stages their removal; deletes no file.
 
-A plan is made of the branches and tags that the table had when it was read. If one of them is
-moved, made or removed before the commit, the plan is void: a snapshot that was free may be the
-current one now. So the commit names all of them, and a difference means planning again.
+A plan depends on the branches and tags of the table. If one of them is moved, created or removed
+before the commit, an expiring snapshot may be needed again. So the commit asserts all of them, and
+a difference means planning again.
 
-On catalogs whose requirements are checked in this process (SQL, Glue, Hive) that holds without a
-gap. A REST server can check where known branches and tags must stand, but not that no other may
-have appeared: a tag made on an expiring snapshot within the
-milliseconds between the plan and the commit goes with it. `lost_refs.py` brings it back. No file is deleted here.
+Catalogs whose requirements are checked in this process (SQL, Glue, Hive) leave no gap. A REST
+server can assert known branches and tags, but not that no new one exists: a tag created on an
+expiring snapshot in the milliseconds between plan and commit is lost. `bring_back_lost_refs` in
+`expire_files.py` restores it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from pyiceberg.table import update
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import (
-    RemovePartitionStatisticsUpdate,
-    RemoveSnapshotRefUpdate,
-    RemoveSnapshotsUpdate,
-    TableUpdate,
-)
 
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, history_assertions, history_of, ref_assertions
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
 from floe_dagster_iceberg.models import Guardrail
 
 MAX_SNAPSHOTS_PER_COMMIT = 1000
-
-
 _MAX_REF_AGE_PROPERTY = "history.expire.max-ref-age-ms"
 
 
 @dataclass(frozen=True)
 class Retention:
-    """What is kept, unless a branch or tag says otherwise for itself.
+    """Which snapshots are kept, unless a branch or tag has its own retention.
 
     Attributes:
         older_than_ms: Only snapshots committed before this time expire.
-        min_snapshots_to_keep: Newest snapshots of the table and of each branch that stay whatever their age.
-        now_ms: The time from which the ages of branches, of tags and of their snapshots are counted.
+        min_snapshots_to_keep: Newest snapshots of the table and of each branch that are always kept.
+        now_ms: The current time, for the retention of branches and tags.
         superseded_before_ms: Snapshots that were the newest of main or of a branch at this time or later
-            stay: readers and writers that began then may still need them.
+            are kept: readers and writers that started then may still need them.
     """
 
     older_than_ms: int
@@ -54,13 +47,13 @@ class Retention:
 
 @dataclass(frozen=True)
 class ExpiryPlan:
-    """What goes.
+    """Snapshots, branches and tags to remove.
 
     Attributes:
         snapshot_ids: Snapshots, oldest first.
-        refs: Branches and tags past their own age.
+        refs: Branches and tags past their maximum age.
         is_complete: Whether nothing is left to expire afterwards.
-        planned_on: Location of the metadata that the plan was made of, when it was made for a commit.
+        planned_on: Location of the metadata it was planned on, if it was planned for a commit.
     """
 
     snapshot_ids: tuple[int, ...]
@@ -70,20 +63,19 @@ class ExpiryPlan:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything goes."""
         return bool(self.snapshot_ids or self.refs)
 
     def expired_from(self, metadata: TableMetadata) -> int:
-        """How many of the snapshots are gone from a table's metadata."""
-        there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
-        return sum(snapshot_id not in there for snapshot_id in self.snapshot_ids)
+        """How many of the snapshots are no longer in the metadata."""
+        present = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+        return sum(snapshot_id not in present for snapshot_id in self.snapshot_ids)
 
 
 def plan_expiry(metadata: TableMetadata, retention: Retention, *, max_snapshots: int | None = None) -> ExpiryPlan:
-    """Find out what goes, oldest first; at most `max_snapshots` snapshots if given.
+    """Plan the expiry of up to `max_snapshots` snapshots, oldest first; by default of all.
 
-    A snapshot goes when it is old, outside the newest ones of the table and of every branch, and
-    no branch or tag points at it. A branch with a retention of its own is judged by that.
+    A snapshot expires when it is old, not among the newest of the table or of a branch, and no
+    branch or tag points at it. A branch's own retention takes precedence.
     """
     refs = {name: ref for name, ref in metadata.refs.items() if not _is_past_its_age(metadata, name, ref, retention)}
     kept = {snapshot.snapshot_id for snapshot in newest_first(metadata)[: retention.min_snapshots_to_keep]}
@@ -113,7 +105,7 @@ def stage_expiry(
     max_snapshots: int = MAX_SNAPSHOTS_PER_COMMIT,
     allow_gc_disabled: bool = False,
 ) -> ExpiryPlan:
-    """Stage the expiry of up to `max_snapshots` snapshots; nothing when there are none.
+    """Stage the expiry of up to `max_snapshots` snapshots; nothing if there are none.
 
     Raises:
         MaintenanceRefusedError: The table's property gc.enabled is false.
@@ -123,31 +115,30 @@ def stage_expiry(
         raise MaintenanceRefusedError(
             table,
             guardrail=Guardrail.GC_DISABLED.value,
-            reason="its property gc.enabled is false, so its snapshots may belong to another table too; "
-            "set it to true if they do not",
+            reason="its property gc.enabled is false, so another table may use its snapshots too; "
+            "set it to true if none does",
         )
     plan = plan_expiry(metadata, retention, max_snapshots=max_snapshots)
-    updates: list[TableUpdate] = [
-        *(RemoveSnapshotRefUpdate(ref_name=name) for name in plan.refs),
-        *_remove_partition_statistics(metadata, plan),
-        *([RemoveSnapshotsUpdate(snapshot_ids=list(plan.snapshot_ids))] if plan.snapshot_ids else []),
+    updates: list[update.TableUpdate] = [update.RemoveSnapshotRefUpdate(ref_name=name) for name in plan.refs]
+    # PyIceberg removes column statistics together with their snapshot, but not partition statistics.
+    updates += [
+        update.RemovePartitionStatisticsUpdate(snapshot_id=statistics.snapshot_id)
+        for statistics in metadata.partition_statistics
+        if statistics.snapshot_id in plan.snapshot_ids
     ]
+    if plan.snapshot_ids:
+        updates.append(update.RemoveSnapshotsUpdate(snapshot_ids=list(plan.snapshot_ids)))
     if updates:
-        transaction.stage(
-            updates,
-            [
-                *ref_assertions(metadata),
-                *history_assertions(transaction, snapshot_ids=plan.snapshot_ids, all_refs=True),
-            ],
-        )
+        history = history_assertions(transaction, snapshot_ids=plan.snapshot_ids, all_refs=True)
+        transaction.stage(updates, [*ref_assertions(metadata), *history])
     return replace(plan, planned_on=transaction.table.metadata_location)
 
 
 def newest_first(metadata: TableMetadata) -> list[Snapshot]:
-    """All snapshots in the reverse order of their commits.
+    """Sort snapshots by commit, newest first.
 
-    Sequence numbers are that order; clocks of several machines are not. Format version 1 has
-    only the clocks, and the order in the metadata for commits of one millisecond.
+    Sequence numbers give that order, the clocks of several machines do not. Format version 1 has only
+    timestamps, and the order in the metadata for commits within a millisecond.
     """
     in_order = sorted(
         enumerate(metadata.snapshots), key=lambda item: (item[1].sequence_number or 0, item[1].timestamp_ms, item[0])
@@ -156,10 +147,10 @@ def newest_first(metadata: TableMetadata) -> list[Snapshot]:
 
 
 def _kept_of_branch(history: list[Snapshot], ref: SnapshotRef, retention: Retention) -> list[int]:
-    """The newest part of a branch's history, newest first, down to the last snapshot that has a reason to stay.
+    """The newest part of a branch's history, down to the last snapshot that is to be kept.
 
-    Only clocks that disagree put an old snapshot above a young one. It stays, because without it
-    the young one would fall out of the branch.
+    If clocks disagree, an old snapshot may be newer in the history than a young one. It is kept,
+    because without it the young one would no longer be part of the branch.
     """
     keep = ref.min_snapshots_to_keep or retention.min_snapshots_to_keep
     own_age = ref.max_snapshot_age_ms
@@ -169,14 +160,14 @@ def _kept_of_branch(history: list[Snapshot], ref: SnapshotRef, retention: Retent
 
 
 def _perhaps_in_use(metadata: TableMetadata, retention: Retention) -> Iterator[int]:
-    """Snapshots that were superseded too recently. Their own age does not show that."""
+    """Snapshots that were superseded recently, whatever their own age."""
     if retention.superseded_before_ms is None:
         return
     for snapshot in metadata.snapshots:
         if snapshot.parent_snapshot_id is not None and snapshot.timestamp_ms >= retention.superseded_before_ms:
             yield snapshot.parent_snapshot_id
     for entry, successor in pairwise(metadata.snapshot_log):
-        # After a rollback the successor is an old snapshot; only the log knows when it became the newest again.
+        # After a rollback the successor is an old snapshot; only the log has the time it became current again.
         if successor.timestamp_ms >= retention.superseded_before_ms:
             yield entry.snapshot_id
 
@@ -187,13 +178,3 @@ def _is_past_its_age(metadata: TableMetadata, name: str, ref: SnapshotRef, reten
     max_age_ms = ref.max_ref_age_ms or int(metadata.properties.get(_MAX_REF_AGE_PROPERTY, 0))
     head = metadata.snapshot_by_id(ref.snapshot_id)
     return bool(max_age_ms) and head is not None and retention.now_ms - head.timestamp_ms > max_age_ms
-
-
-def _remove_partition_statistics(
-    metadata: TableMetadata, plan: ExpiryPlan
-) -> Iterator[RemovePartitionStatisticsUpdate]:
-    # PyIceberg forgets them when it removes a snapshot; statistics of columns it does remember.
-    gone = set(plan.snapshot_ids)
-    for statistics in metadata.partition_statistics:
-        if statistics.snapshot_id in gone:
-            yield RemovePartitionStatisticsUpdate(snapshot_id=statistics.snapshot_id)

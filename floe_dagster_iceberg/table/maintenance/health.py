@@ -1,4 +1,4 @@
-"""How a table is doing, read from its metadata; no data file is opened and no JVM started."""
+"""Table health from metadata only: opens no data file and starts no JVM."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -12,14 +12,13 @@ from pyiceberg.table.snapshots import Snapshot
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
 from floe_dagster_iceberg.models import CompactionPolicy, FileSizeBin, HealthTier, TableHealth
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, plan_groups, to_group_limits
+from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, partition_of, plan_groups, to_group_limits
 from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles, read_live_files
-from floe_dagster_iceberg.table.names import to_identifier
+from floe_dagster_iceberg.table.names import table_name, to_identifier
 
 _MIB = 1024 * 1024
 
-
-# Upper edges of the histogram's bars; what is larger goes into a last bar without an edge.
+# Upper bounds of the histogram's bins; a last bin without bound has the larger files.
 _EDGES = tuple(size * _MIB for size in (1, 4, 16, 64, 128, 256, 512))
 
 
@@ -35,20 +34,20 @@ def measure_health(
     """Measure a table; each tier reads more than the one before.
 
     Args:
-        table: The table as last seen.
+        table: The table.
         tier: `SUMMARY` reads nothing beyond the loaded metadata, `MANIFESTS` the manifest list,
             `FILES` every manifest.
-        compaction: What counts as a small file, and as a partition that needs work.
-        now: When it is measured.
-        live: What `read_live_files` returned for the table, if it was read before.
-        groups: What `plan_groups` found in them, if it was planned before.
+        compaction: Defines small files and partitions that need work.
+        now: Time of the measurement.
+        live: The table's live files, if already read.
+        groups: The table's file groups worth rewriting, if already planned.
 
     Raises:
         ScanError: A manifest is missing or cannot be read.
     """
     snapshot = table.current_snapshot()
     measured: dict[str, Any] = _from_metadata(table, snapshot)
-    with translate_errors(table.catalog.name, table=".".join(table.name())):
+    with translate_errors(table.catalog.name, table=table_name(table)):
         if tier is not HealthTier.SUMMARY:
             measured["metadata_json_bytes"] = len(table.io.new_input(table.metadata_location))
         if tier is HealthTier.MANIFESTS:
@@ -59,7 +58,7 @@ def measure_health(
 
 
 def _from_metadata(table: Table, snapshot: Snapshot | None) -> dict[str, Any]:
-    """Counts as the last writer noted them; some writers note none."""
+    """Counts from the summary of the last snapshot; some writers record none."""
     summary = {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
     oldest_ms = min((each.timestamp_ms for each in table.metadata.snapshots), default=None)
     return {
@@ -76,7 +75,7 @@ def _from_metadata(table: Table, snapshot: Snapshot | None) -> dict[str, Any]:
 def _from_manifests(manifests: Sequence[ManifestFile]) -> dict[str, Any]:
     counted: dict[str, Any] = {"manifests": len(manifests)}
     if any(manifest.added_files_count is None or manifest.existing_files_count is None for manifest in manifests):
-        # Format version 1 allows to leave the counts out.
+        # The counts are optional in format version 1.
         return counted
     for name, content in (("data_files", ManifestContent.DATA), ("delete_files", ManifestContent.DELETES)):
         counted[name] = sum(
@@ -101,21 +100,18 @@ def _from_files(
         "records": sum(file.record_count for file in data),
         "total_bytes": live.total_bytes,
         "small_files": sum(file.file_size_in_bytes < small_below for file in data),
-        "partitions": len({(file.spec_id, repr(file.partition)) for file in data}),
+        "partitions": len({partition_of(file) for file in data}),
         "partitions_needing_work": len({group.partition for group in groups}),
         "file_sizes": build_histogram(data),
     }
 
 
 def build_histogram(files: Sequence[DataFile]) -> tuple[FileSizeBin, ...]:
-    """File sizes counted in bars from a megabyte to more than half a gigabyte."""
-    counts, sizes = [0] * (len(_EDGES) + 1), [0] * (len(_EDGES) + 1)
+    """Count file sizes in bins from a megabyte to more than half a gigabyte."""
+    bins: list[list[int]] = [[] for _ in (*_EDGES, None)]
     for file in files:
-        bar = bisect_right(_EDGES, file.file_size_in_bytes)
-        counts[bar] += 1
-        sizes[bar] += file.file_size_in_bytes
-    edges = (*_EDGES, None)
+        bins[bisect_right(_EDGES, file.file_size_in_bytes)].append(file.file_size_in_bytes)
     return tuple(
-        FileSizeBin(upper_bytes=edge, files=count, total_bytes=size)
-        for edge, count, size in zip(edges, counts, sizes, strict=True)
+        FileSizeBin(upper_bytes=edge, files=len(sizes), total_bytes=sum(sizes))
+        for edge, sizes in zip((*_EDGES, None), bins, strict=True)
     )

@@ -1,7 +1,7 @@
-"""Last-run properties: what maintenance leaves in a table's metadata, so that the next run knows of the last one.
+"""Last-run properties: when maintenance last ran, from the table's own metadata.
 
-A snapshot that maintenance makes names the operation in its summary. Expiry makes none, so its
-commit sets a table property as well. Orphan files change no metadata: their quarantines say when.
+Snapshots of maintenance have the operation in their summary. Expiry creates no snapshot and sets a
+table property instead. Orphan removal changes no metadata; its quarantines have a timestamp.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ from floe_dagster_iceberg.models import MaintenanceOperation, snapshot_propertie
 
 
 def snapshot_properties_of(operation: MaintenanceOperation, *, seconds: float) -> dict[str, str]:
-    """Summary properties of a snapshot that maintenance makes after working on it for so long."""
+    """Summary properties of a maintenance snapshot."""
     return {
         snapshot_properties.MAINTENANCE_OPERATION: operation.value,
         snapshot_properties.MAINTENANCE_DURATION: str(round(seconds * 1000)),
@@ -21,33 +21,29 @@ def snapshot_properties_of(operation: MaintenanceOperation, *, seconds: float) -
 
 
 def last_run_property(operation: MaintenanceOperation, at: datetime) -> dict[str, str]:
-    """Table properties that remember a run which makes no snapshot."""
-    return {
-        snapshot_properties.LAST_MAINTENANCE.format(operation=operation.value): at.astimezone(UTC).isoformat(
-            timespec="seconds"
-        )
-    }
+    """Table properties of a run that creates no snapshot."""
+    key = snapshot_properties.LAST_MAINTENANCE.format(operation=operation.value)
+    return {key: at.astimezone(UTC).isoformat(timespec="seconds")}
 
 
 def last_run(metadata: TableMetadata, operation: MaintenanceOperation) -> datetime | None:
-    """When an operation last changed the table, by any engine; None when that is unknown."""
-    timestamps: list[datetime | None] = [
-        _timestamp_of(snapshot) for snapshot in metadata.snapshots if _operation_of(snapshot) is operation
+    """When an operation last changed the table, by any engine; None if unknown."""
+    recorded = metadata.properties.get(snapshot_properties.LAST_MAINTENANCE.format(operation=operation.value))
+    timestamps = [] if recorded is None else [_parse(recorded)]
+    timestamps += [
+        datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC)
+        for snapshot in metadata.snapshots
+        if _operation_of(snapshot) is operation
     ]
-    said = metadata.properties.get(snapshot_properties.LAST_MAINTENANCE.format(operation=operation.value))
-    if said is not None:
-        timestamps.append(_parsed(said))
     return max(filter(None, timestamps), default=None)
 
 
 def estimate_duration(metadata: TableMetadata, operation: MaintenanceOperation, input_bytes: int) -> timedelta | None:
-    """How long a rewrite takes at the pace of the newest one that left its duration; None when none did."""
+    """Estimate a rewrite's duration from the newest one with a recorded duration; None if there is none."""
     for snapshot in sorted(metadata.snapshots, key=lambda each: each.timestamp_ms, reverse=True):
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        milliseconds, removed_bytes = (
-            summary.get(snapshot_properties.MAINTENANCE_DURATION, ""),
-            summary.get("removed-files-size", ""),
-        )
+        milliseconds = summary.get(snapshot_properties.MAINTENANCE_DURATION, "")
+        removed_bytes = summary.get("removed-files-size", "")
         if _operation_of(snapshot) is operation and milliseconds.isdigit() and removed_bytes.isdigit():
             return timedelta(milliseconds=int(milliseconds) * input_bytes / max(1, int(removed_bytes)))
     return None
@@ -64,7 +60,7 @@ def bytes_added_since(before: TableMetadata, after: TableMetadata, operation: Ma
 
 
 def _operation_of(snapshot: Snapshot) -> MaintenanceOperation | None:
-    """Which operation made a snapshot: by its property, or by what other engines' procedures leave in it."""
+    """The operation that created a snapshot, from our property or from the summary of other engines' procedures."""
     if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
         return None
     summary = snapshot.summary.additional_properties
@@ -77,14 +73,10 @@ def _operation_of(snapshot: Snapshot) -> MaintenanceOperation | None:
     return MaintenanceOperation.MANIFESTS if "manifests-replaced" in summary else None
 
 
-def _timestamp_of(snapshot: Snapshot) -> datetime:
-    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC)
-
-
-def _parsed(said: str) -> datetime | None:
+def _parse(recorded: str) -> datetime | None:
     try:
-        timestamp = datetime.fromisoformat(said)
+        timestamp = datetime.fromisoformat(recorded)
     except ValueError:
-        # A value that another tool wrote into our property decides nothing.
+        # Another tool wrote into our property.
         return None
     return timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Many small manifests are merged into few, so that a scan opens fewer files; data files stay the same."""
+"""Merges small manifests, so that a scan opens fewer files; data files stay the same."""
 
 import math
 import time
@@ -26,33 +26,30 @@ from floe_dagster_iceberg.table.maintenance.last_run import snapshot_properties_
 from floe_dagster_iceberg.table.names import table_name, to_identifier
 from floe_dagster_iceberg.table.write.uncommitted_files import Outcome
 
-# A manifest that is nearly as large as asked for stays as it is.
+# Manifests of nearly the target size are kept.
 _SMALL_MANIFEST_RATIO = 0.75
 
 
 @dataclass(frozen=True)
 class ManifestGroups:
-    """What is to become of a snapshot's manifests.
+    """A snapshot's manifests to rewrite.
 
     Attributes:
-        kept: Those that stay as they are.
-        replaced: Those whose entries go into new ones, grouped by partition spec.
-        manifests: How many there are in all.
+        replaced: Manifests to merge, grouped by partition spec.
+        manifests: Number of all manifests.
         output_manifests: About how many the replaced ones become.
     """
 
-    kept: Sequence[ManifestFile] = ()
     replaced: Sequence[Sequence[ManifestFile]] = ()
     manifests: int = 0
     output_manifests: int = 0
 
     @property
     def input_manifests(self) -> list[ManifestFile]:
-        """All that are replaced."""
         return [manifest for group in self.replaced for manifest in group]
 
     def should_rewrite(self, policy: ManifestPolicy) -> bool:
-        """Whether there are many, and at most half as many would be left."""
+        """Whether there are enough manifests, and at most half of the replaced ones would remain."""
         return (
             self.manifests >= policy.min_manifests
             and bool(self.replaced)
@@ -61,21 +58,16 @@ class ManifestGroups:
 
 
 def plan_manifests(metadata: TableMetadata, io: FileIO, policy: ManifestPolicy) -> ManifestGroups:
-    """Find the small data manifests of main; manifests of deletes stay as they are."""
-    snapshot = metadata.current_snapshot()
-    manifests = read_manifests(snapshot, io)
+    """Find the small data manifests of main; delete manifests are kept."""
+    manifests, target = read_manifests(metadata.current_snapshot(), io), policy.target_manifest_size_bytes
     small: dict[int, list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:
-        is_small = manifest.manifest_length < policy.target_manifest_size_bytes * _SMALL_MANIFEST_RATIO
+        is_small = manifest.manifest_length < target * _SMALL_MANIFEST_RATIO
         if manifest.content == ManifestContent.DATA and is_small and is_writable(metadata, manifest.partition_spec_id):
             small[manifest.partition_spec_id].append(manifest)
     replaced = [group for _, group in sorted(small.items()) if len(group) > 1]
-    chosen = {manifest.manifest_path for group in replaced for manifest in group}
     return ManifestGroups(
-        kept=[manifest for manifest in manifests if manifest.manifest_path not in chosen],
-        replaced=replaced,
-        manifests=len(manifests),
-        output_manifests=sum(_output_manifests(group, policy) for group in replaced),
+        replaced, len(manifests), output_manifests=sum(math.ceil(_total_bytes(group) / target) for group in replaced)
     )
 
 
@@ -89,18 +81,18 @@ def rewrite_manifests(
 ) -> MaintenanceResult:
     """Merge small manifests in one commit that lists the same files.
 
-    Every live entry stays what it is: same file, same snapshot, same sequence numbers. When another
-    writer was faster, only the list is written again, unless manifests that were merged are gone.
+    Live entries do not change: same file, same snapshot, same sequence numbers. If another writer commits
+    first, only the manifest list is written again, unless merged manifests were replaced.
 
     Args:
-        table: The table as last seen; refreshed in place.
+        table: The table; refreshed in place.
         policy: Which manifests are small.
-        budget: How often to try against other writers.
-        plan: What to replace; planned on the table as it is if not given, or if manifests of it are gone.
-        snapshot_properties: Kept in the snapshot.
+        budget: How often to retry against other writers.
+        plan: What to merge; planned again if manifests of it were replaced.
+        snapshot_properties: Added to the snapshot summary.
 
     Raises:
-        CommitConflictError: Other writers won more often than the budget allows.
+        CommitConflictError: Other writers committed more often than the budget allows.
     """
     name, started = table_name(table), datetime.now(UTC)
     rewriting = _Rewriting(table, policy, plan, snapshot_properties or {})
@@ -123,14 +115,14 @@ def rewrite_manifests(
         started_at=started,
         done=bool(rewriting.removed),
         files_removed=len(rewriting.removed),
-        bytes_removed=sum(manifest.manifest_length for manifest in rewriting.removed),
+        bytes_removed=_total_bytes(rewriting.removed),
         files_added=len(rewriting.added),
-        bytes_added=sum(manifest.manifest_length for manifest in rewriting.added),
+        bytes_added=_total_bytes(rewriting.added),
     )
 
 
 class _Rewriting:
-    """New manifests, kept over the attempts of a commit."""
+    """Merged manifests, reused by the attempts of a commit."""
 
     def __init__(
         self,
@@ -178,7 +170,7 @@ class _Rewriting:
         self.outcome.send()
 
     def discard(self) -> None:
-        """Delete what was written for a commit that did not land."""
+        """Delete the manifests written so far."""
         if self._rewriter is not None:
             self._rewriter.discard()
         self._rewriter, self.removed, self.added = None, (), ()
@@ -200,6 +192,5 @@ def _paths(manifests: Sequence[ManifestFile]) -> set[str]:
     return {manifest.manifest_path for manifest in manifests}
 
 
-def _output_manifests(group: Sequence[ManifestFile], policy: ManifestPolicy) -> int:
-    total = sum(manifest.manifest_length for manifest in group)
-    return max(1, math.ceil(total / policy.target_manifest_size_bytes))
+def _total_bytes(manifests: Sequence[ManifestFile]) -> int:
+    return sum(manifest.manifest_length for manifest in manifests)

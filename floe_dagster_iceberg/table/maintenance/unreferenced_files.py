@@ -1,13 +1,12 @@
-"""Which files a table's metadata leads to.
+"""Finds and deletes files that a table's metadata no longer references.
 
-A file is referenced when any snapshot that the table still has, on whatever branch, needs it to be
-read, or when the metadata itself names it. What cannot be read counts as an error, never as
-not referenced.
+A file is referenced if a snapshot of the table, on any branch, needs it, or if the metadata itself
+names it. Metadata that cannot be read is an error; its files never count as unreferenced.
 """
 
 import gzip
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -18,51 +17,49 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.statistics import PartitionStatisticsFile, StatisticsFile
 
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.table.storage import FileLocation, StoredFile, delete_many, in_parallel, list_files
+from floe_dagster_iceberg.table.maintenance import Progress
+from floe_dagster_iceberg.table.names import table_name
+from floe_dagster_iceberg.table.storage import FileLocation, StoredFile, delete_many, in_parallel
 
-# Catalogs that keep tables in folders alone write it; it names the current version.
+# Hadoop catalogs write it; it names the current version.
 _VERSION_HINT = "version-hint.text"
 
 
 class ReferencedFiles:
-    """All places that one table's metadata leads to.
+    """All files that a table's metadata references.
 
-    Manifests and their lists never change once written, so each is read once, however often
-    newer metadata is added. A place that was referenced once stays referenced.
+    Manifests and manifest lists never change, so each is read once, however often newer metadata is
+    added. A file that was referenced once stays referenced.
     """
 
     def __init__(self, io: FileIO) -> None:
         self._io = io
-        self._places: set[FileLocation] = set()
+        self._locations: set[FileLocation] = set()
         self._lists: set[str] = set()
         self._manifests: set[str] = set()
         self._unopened: list[ManifestFile] = []
 
     def add(self, table: Table) -> None:
-        """Add a table's metadata as the table was last seen; manifests are not opened."""
+        """Add the table's metadata, without opening manifests."""
         self.add_log(table)
         self.add_metadata(table.metadata)
 
     def add_log(self, table: Table) -> None:
-        """Add the table's metadata files, the current one and the earlier ones that it remembers."""
-        self._add_locations(
-            [table.metadata_location, f"{table.metadata.location.rstrip('/')}/metadata/{_VERSION_HINT}"]
-        )
-        self._add_locations(entry.metadata_file for entry in table.metadata.metadata_log)
+        """Add the current metadata file and those in the metadata log."""
+        hint = f"{table.metadata.location.rstrip('/')}/metadata/{_VERSION_HINT}"
+        log = (entry.metadata_file for entry in table.metadata.metadata_log)
+        self._add_locations([table.metadata_location, hint, *log])
 
     def add_metadata(self, metadata: TableMetadata) -> None:
-        """Add the files that metadata names or leads to; manifests are not opened."""
         self._add_locations(file.statistics_path for file in chain(metadata.statistics, metadata.partition_statistics))
         self.add_snapshots(metadata.snapshots)
 
     def add_snapshots(self, snapshots: Iterable[Snapshot]) -> None:
-        """Add what some snapshots lead to; manifests are not opened."""
         new = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._lists]
-        for snapshot, manifests in zip(new, in_parallel(self._read_list, new), strict=True):
+        for snapshot, manifests in zip(new, in_parallel(lambda each: read_manifests(each, self._io), new), strict=True):
             self._lists.add(snapshot.manifest_list)
             self._add_locations([snapshot.manifest_list])
             for manifest in manifests:
@@ -72,85 +69,66 @@ class ReferencedFiles:
                     self._unopened.append(manifest)
 
     def open_manifests(self, among: Collection[FileLocation] | None = None) -> None:
-        """Add the data and delete files that are live in the manifests.
-
-        Args:
-            among: The only places that will be asked for; saves memory.
-        """
-        opened, self._unopened = self._unopened, []
-        for files in in_parallel(self._live_files, opened):
-            places = (FileLocation.of(location) for location, _ in files)
-            self._places.update(places if among is None else (place for place in places if place in among))
+        """Add the live files of all manifests so far; of those in `among` only, if given, to save memory."""
+        for files in in_parallel(lambda manifest: _live_files(manifest, self._io), self.pop_unopened()):
+            found = (FileLocation.of(location) for location, _ in files)
+            self._locations.update(found if among is None else (each for each in found if each in among))
 
     def pop_unopened(self) -> list[ManifestFile]:
-        """Manifests that were not opened yet; they belong to the caller from here on."""
+        """Return the manifests that were not opened yet, and forget them."""
         unopened, self._unopened = self._unopened, []
         return unopened
 
     def __contains__(self, location: object) -> bool:
-        place = location if isinstance(location, FileLocation) else FileLocation.of(str(location))
-        return place in self._places
+        return (location if isinstance(location, FileLocation) else FileLocation.of(str(location))) in self._locations
 
-    @property
-    def places(self) -> frozenset[FileLocation]:
-        """All that is known to be referenced."""
-        return frozenset(self._places)
+    def paths(self) -> set[str]:
+        """Paths of all files, without scheme and authority."""
+        return {location.path for location in self._locations}
 
     def _add_locations(self, locations: Iterable[str]) -> None:
-        self._places.update(FileLocation.of(location) for location in locations)
-
-    def _read_list(self, snapshot: Snapshot) -> list[ManifestFile]:
-        return read_manifests(snapshot, self._io)
-
-    def _live_files(self, manifest: ManifestFile) -> list[tuple[str, int]]:
-        return live_files(manifest, self._io)
+        self._locations.update(FileLocation.of(location) for location in locations)
 
 
-def live_files(manifest: ManifestFile, io: FileIO) -> list[tuple[str, int]]:
-    """Location and bytes of the data or delete files that a manifest holds and has not removed."""
+def _live_files(manifest: ManifestFile, io: FileIO) -> list[tuple[str, int]]:
+    """Location and size of the live data or delete files of a manifest."""
     entries = read_entries(manifest, io)
     return [(entry.data_file.file_path, entry.data_file.file_size_in_bytes) for entry in entries]
 
 
 class ReadManifests:
-    """What manifests list, each read once: they never change."""
+    """Live files of manifests, each read once: manifests never change."""
 
     def __init__(self, io: FileIO) -> None:
         self._io = io
         self._files: dict[str, list[tuple[str, int]]] = {}
 
     def live_files(self, manifests: Sequence[ManifestFile]) -> Iterator[tuple[str, int]]:
-        """Location and bytes of all data and delete files that are live in some manifests."""
-        # Every second one that overwrites leave only lists what was removed. Should its counts be wrong, files stay
-        # that could go; what is still needed is never judged by counts.
+        """Location and size of all live data and delete files of some manifests."""
+        # Many manifests of overwrites list removed files only. If such counts are wrong, files are kept that could be
+        # deleted; which files are still needed is never decided by counts.
         full = [each for each in manifests if each.added_files_count != 0 or each.existing_files_count != 0]
         new = [manifest for manifest in full if manifest.manifest_path not in self._files]
-        for manifest, files in zip(new, in_parallel(lambda each: live_files(each, self._io), new), strict=True):
+        for manifest, files in zip(new, in_parallel(lambda each: _live_files(each, self._io), new), strict=True):
             self._files[manifest.manifest_path] = files
         for manifest in full:
             yield from self._files[manifest.manifest_path]
 
 
 DELETE_BATCH: Final = 1000
-
-
 _METADATA_FILE: Final = re.compile(r"/(?:v?(?P<version>\d+))[^/]*\.metadata\.json(?:\.gz)?$")
-
-
 _TABLE_UUID: Final = re.compile(rb'"table-uuid"\s*:\s*"(?P<uuid>[0-9a-fA-F-]{36})"')
-
-
 _ENOUGH_FOR_UUID: Final = 64 * 1024
 
 
 @dataclass(frozen=True)
 class DeletedFiles:
-    """What a clean-up deleted.
+    """Deleted files.
 
     Attributes:
         files: Number of files.
-        total_bytes: Their bytes, as far as they are known.
-        left: Files that storage would not delete; they are orphans now.
+        total_bytes: Their total size, where known.
+        left: Files that could not be deleted; they are orphans now.
     """
 
     files: int = 0
@@ -163,12 +141,12 @@ class DeletedFiles:
 
 @dataclass(frozen=True)
 class UnreferencedFiles:
-    """Files that nothing needs any more, as far as the metadata that was looked at tells.
+    """Files that nothing references, according to the metadata read so far.
 
     Attributes:
         files: The files.
-        referenced: What that metadata leads to.
-        contents: Places of the data and delete files among them; only for these are manifests opened.
+        referenced: The files that the metadata references.
+        contents: Locations of the data and delete files among `files`; manifests are opened only for these.
     """
 
     files: Sequence[StoredFile]
@@ -177,12 +155,11 @@ class UnreferencedFiles:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the files, as far as they are known."""
         return sum(file.size_bytes for file in self.files)
 
     def recheck(self, table: Table) -> None:
-        """Load the newest metadata, and take in what it leads to."""
-        with translate_errors(table.catalog.name, table=".".join(table.name())):
+        """Load the newest metadata, and add the files that it references."""
+        with translate_errors(table.catalog.name, table=table_name(table)):
             table.refresh()
             self.referenced.add(table)
             if self.contents:
@@ -190,31 +167,33 @@ class UnreferencedFiles:
 
 
 def find_unreferenced(
-    gone: Sequence[Snapshot],
+    snapshot_ids: Collection[int],
     before: TableMetadata,
     after: TableMetadata,
     io: FileIO,
     *,
-    sizes: Mapping[FileLocation, int],
+    listed: Sequence[StoredFile],
     read: ReadManifests | None = None,
 ) -> UnreferencedFiles:
-    """Files that some snapshots lead to and nothing else does.
+    """Find the files that only expired snapshots reference.
 
     Args:
-        gone: The snapshots that expire, or have.
-        before: The metadata that still holds them.
+        snapshot_ids: The snapshots.
+        before: The metadata that still has them.
         after: The metadata without them.
         io: Opens the files.
-        sizes: Sizes of manifest lists, which no metadata tells.
-        read: Manifests that were read before.
+        listed: Files of the metadata folder, for the sizes of manifest lists, which metadata does not have.
+        read: Manifests that were already read.
     """
+    ids, sizes = set(snapshot_ids), {FileLocation.of(file.location): file.size_bytes for file in listed}
+    gone = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in ids]
     referenced = ReferencedFiles(io)
     referenced.add_metadata(after)
     expired = ReferencedFiles(io)
     expired.add_snapshots(gone)
     found = {
         FileLocation.of(file.location): file
-        for file in (*_manifest_lists(gone, sizes), *_statistics(gone, before))
+        for file in _files_named_in_metadata(gone, before, sizes)
         if file.location not in referenced
     }
     manifests = [manifest for manifest in expired.pop_unopened() if manifest.manifest_path not in referenced]
@@ -226,12 +205,12 @@ def find_unreferenced(
     }
     if contents:
         referenced.open_manifests(among=contents.keys())
-    files = [file for place, file in (contents | found).items() if place not in referenced]
+    files = [file for location, file in (contents | found).items() if location not in referenced]
     return UnreferencedFiles(files, referenced, contents.keys())
 
 
 def without_snapshots(metadata: TableMetadata, snapshot_ids: Iterable[int]) -> TableMetadata:
-    """The metadata as it will be once some snapshots have expired; only what concerns files is right in it."""
+    """The metadata after some snapshots have expired; correct only as far as files are concerned."""
     gone = set(snapshot_ids)
     return metadata.model_copy(
         update={
@@ -243,10 +222,10 @@ def without_snapshots(metadata: TableMetadata, snapshot_ids: Iterable[int]) -> T
 
 
 def find_old_metadata(table: Table, listed: Iterable[StoredFile], *, older_than: datetime) -> UnreferencedFiles:
-    """Metadata files that have dropped out of the table's log of earlier versions.
+    """Find metadata files that are no longer in the table's metadata log.
 
-    Taken are those that are older than everything in the log, by number and by time, and that say
-    they are this table's: after a table was dropped and made again, another one's may lie beside.
+    They must be older than everything in the log, by number and by time, and have this table's UUID:
+    if a table was dropped and created again, the folder may have files of both.
     """
     log = [entry.metadata_file for entry in table.metadata.metadata_log]
     versions = [version for location in log if (version := _version(location)) is not None]
@@ -267,7 +246,7 @@ def find_old_metadata(table: Table, listed: Iterable[StoredFile], *, older_than:
 
 
 def read_table_uuid(io: FileIO, location: str) -> str | None:
-    """Which table a metadata file belongs to, from its first few kilobytes; None when they do not say."""
+    """Read the table UUID from the first kilobytes of a metadata file; None if it is not in them."""
     with io.new_input(location).open() as stream:
         if ".gz" in location.rpartition("/")[2]:
             with gzip.open(stream) as unpacked:
@@ -279,20 +258,14 @@ def read_table_uuid(io: FileIO, location: str) -> str | None:
 
 
 def delete_unreferenced(
-    table: Table, unreferenced: UnreferencedFiles, *, progress: Callable[[str], None] | None = None
+    table: Table, unreferenced: UnreferencedFiles, *, progress: Progress | None = None
 ) -> DeletedFiles:
-    """Delete files that nothing reaches, batch by batch, each looked at again on the newest metadata.
-
-    Args:
-        table: The table; refreshed in place before each batch.
-        unreferenced: What to delete.
-        progress: Called with a line of text after each batch.
-    """
+    """Delete unreferenced files in batches, each rechecked with the newest metadata; refreshes the table in place."""
     done, files = DeletedFiles(), unreferenced.files
     for start in range(0, len(files), DELETE_BATCH):
         unreferenced.recheck(table)
         batch = [file for file in files[start : start + DELETE_BATCH] if file.location not in unreferenced.referenced]
-        with translate_errors(table.catalog.name, table=".".join(table.name())):
+        with translate_errors(table.catalog.name, table=table_name(table)):
             left = set(delete_many(table.io, [file.location for file in batch]))
         deleted = [file for file in batch if file.location not in left]
         done += DeletedFiles(len(deleted), sum(file.size_bytes for file in deleted), tuple(sorted(left)))
@@ -301,20 +274,14 @@ def delete_unreferenced(
     return done
 
 
-def list_metadata_folder(table: Table) -> list[StoredFile]:
-    """Everything in the folder of the table's current metadata file."""
-    return list_files(table.io, table.metadata_location.rpartition("/")[0])
-
-
-def _manifest_lists(gone: Iterable[Snapshot], sizes: Mapping[FileLocation, int]) -> Iterable[StoredFile]:
+def _files_named_in_metadata(
+    gone: Sequence[Snapshot], before: TableMetadata, sizes: Mapping[FileLocation, int]
+) -> Iterator[StoredFile]:
+    """Manifest lists and statistics of some snapshots."""
     for snapshot in gone:
         yield StoredFile(snapshot.manifest_list, sizes.get(FileLocation.of(snapshot.manifest_list), 0))
-
-
-def _statistics(gone: Iterable[Snapshot], before: TableMetadata) -> Iterable[StoredFile]:
     ids = {snapshot.snapshot_id for snapshot in gone}
-    files: list[StatisticsFile | PartitionStatisticsFile] = [*before.statistics, *before.partition_statistics]
-    for file in files:
+    for file in chain(before.statistics, before.partition_statistics):
         if file.snapshot_id in ids:
             yield StoredFile(file.statistics_path, file.file_size_in_bytes)
 

@@ -1,7 +1,7 @@
-"""Schemas and partition specs as users give them, into PyIceberg's."""
+"""Converts users' schemas and partition specs to PyIceberg's, and edits single fields of a schema."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -15,17 +15,15 @@ from floe_dagster_iceberg.models import PartitionSpec, TableSchema
 from floe_dagster_iceberg.table.arrow_input import to_storable_schema
 
 SchemaLike: TypeAlias = TableSchema | pa.Schema | Schema
-
-
 SpecLike: TypeAlias = PartitionSpec | IcebergSpec | None
 
 
 def to_iceberg_schema(table: object, schema: SchemaLike) -> Schema:
-    """A PyIceberg schema with field ids.
+    """Convert a schema to a PyIceberg schema with field ids.
 
     Raises:
-        ValidationError: The schema is empty, of another type, has a column that Iceberg cannot hold, or
-            names that differ only in case.
+        ValidationError: The schema is empty or not a supported type, or has columns that Iceberg cannot
+            store or whose names differ only in case.
     """
     match schema:
         case TableSchema():
@@ -36,31 +34,27 @@ def to_iceberg_schema(table: object, schema: SchemaLike) -> Schema:
             converted = _from_arrow(table, schema)
         case _:
             raise ValidationError(
-                f"The schema of '{table}' is given as TableSchema, pyarrow.Schema or pyiceberg Schema, "
-                f"not as {type(schema).__name__}.",
+                f"The schema of '{table}' must be a TableSchema, pyarrow.Schema or pyiceberg Schema, "
+                f"not {type(schema).__name__}.",
                 table=table,
             )
     if not converted.fields:
-        raise ValidationError(f"The schema of '{table}' has no columns. Name at least one.", table=table)
-    _refuse_case_duplicates(table, converted.column_names)
-    return converted
-
-
-def _refuse_case_duplicates(table: object, names: Sequence[str]) -> None:
-    spelled = Counter(name.lower() for name in names)
-    if duplicates := sorted(name for name in names if spelled[name.lower()] > 1):
+        raise ValidationError(f"The schema of '{table}' has no columns. Add at least one.", table=table)
+    spellings = Counter(name.lower() for name in converted.column_names)
+    if duplicates := sorted(name for name in converted.column_names if spellings[name.lower()] > 1):
         raise ValidationError(
             f"Columns of '{table}' differ only in case, and Spark could not distinguish them: {', '.join(duplicates)}. "
             "Rename or drop one of each.",
             table=table,
         )
+    return converted
 
 
 def to_iceberg_spec(table: object, schema: Schema, spec: SpecLike) -> IcebergSpec:
-    """A PyIceberg partition spec that fits the schema.
+    """Convert a partition spec to PyIceberg's and check it against the schema.
 
     Raises:
-        ValidationError: A field's source column is not in the schema, or its transform does not take that type.
+        ValidationError: A field's source column is not in the schema, or its transform does not support that type.
     """
     if spec is None:
         return UNPARTITIONED_PARTITION_SPEC
@@ -70,14 +64,14 @@ def to_iceberg_spec(table: object, schema: Schema, spec: SpecLike) -> IcebergSpe
         source = known.get(field.source_id)
         if source is None:
             raise ValidationError(
-                f"Partition field '{field.name}' of '{table}' comes from column id {field.source_id}, which the "
-                f"schema does not have. Its ids: {', '.join(map(str, sorted(known)))}.",
+                f"Partition field '{field.name}' of '{table}' refers to column id {field.source_id}, which is not "
+                f"in the schema. Its ids: {', '.join(map(str, sorted(known)))}.",
                 table=table,
             )
         if not field.transform.can_transform(source):
             raise ValidationError(
                 f"Partition field '{field.name}' of '{table}' applies {field.transform} to a {source} column. "
-                "Choose a transform that takes this type.",
+                "Choose a transform that supports this type.",
                 table=table,
             )
     return converted
@@ -87,7 +81,7 @@ def _from_arrow(table: object, schema: pa.Schema) -> Schema:
     columns = to_storable_schema(schema)
     if untyped := [column.name for column in columns if pa.types.is_null(column.type)]:
         raise ValidationError(
-            f"Columns of '{table}' have no type, only NULL: {', '.join(untyped)}. Cast them.", table=table
+            f"Columns of '{table}' hold only NULL and have no type: {', '.join(untyped)}. Cast them.", table=table
         )
     return assign_fresh_schema_ids(arrow_schema_without_ids(columns, format_version=2))
 
@@ -96,13 +90,7 @@ FieldEdit = Callable[[NestedField], NestedField | None]
 
 
 class SchemaNode(NamedTuple):
-    """A field and where it is.
-
-    Attributes:
-        field: The field; elements, keys and values are reported as fields too.
-        kind: What it is to the type that holds it.
-        ancestors: Ids of the fields around it, outermost first.
-    """
+    """A field and its position in the schema; `ancestors` are field ids, outermost first."""
 
     field: NestedField
     kind: Literal["column", "element", "key", "value"]
@@ -110,22 +98,21 @@ class SchemaNode(NamedTuple):
 
     @property
     def parent_id(self) -> int | None:
-        """Id of the field that holds it; None for a column of the table itself."""
         return self.ancestors[-1] if self.ancestors else None
 
 
 def nodes_by_id(schema: Schema) -> dict[int, SchemaNode]:
-    """All fields of a schema."""
+    """Return all fields of a schema, including list elements, map keys and map values."""
     return {node.field.field_id: node for node in _nodes(schema.as_struct(), ())}
 
 
 def edit_field(schema: Schema, field_id: int, edit: FieldEdit) -> Schema:
-    """The schema with one field changed, or without it when `edit` returns None."""
+    """Return the schema with one field changed, or dropped when `edit` returns None."""
     return with_fields(schema, _edit_struct(schema.as_struct(), field_id, edit))
 
 
 def with_fields(schema: Schema, struct: StructType) -> Schema:
-    """The schema with other columns, its identifier kept."""
+    """Return the schema with other columns; its id and identifier fields stay."""
     return Schema(*struct.fields, schema_id=schema.schema_id, identifier_field_ids=schema.identifier_field_ids)
 
 
@@ -181,5 +168,5 @@ def _edit_type(field_type: IcebergType, field_id: int, edit: FieldEdit) -> Icebe
 
 def _kept(field: NestedField | None) -> NestedField:
     if field is None:
-        raise ValueError("a list has an element, a map a key and a value: they cannot be left out")
+        raise ValueError("list elements, map keys and map values cannot be dropped")
     return field

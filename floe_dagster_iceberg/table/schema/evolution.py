@@ -1,12 +1,12 @@
-"""What a schema becomes by a list of changes, or why it cannot. Knows metadata only, reads no row.
+"""Applies a list of schema changes.
 
-The changes are made one after the other. PyIceberg's own schema update looks up every name in
-the schema as it was, so it can neither rename a column and take its old name for another, nor
-notice names that differ only in case, and it would let the scale of a decimal change.
+Changes are applied one after the other. PyIceberg's own schema update looks up every name in the
+original schema, so it cannot rename a column and reuse its old name, does not notice names that
+differ only in case, and would let the scale of a decimal change.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import assert_never, cast
 
 import pyarrow as pa
@@ -29,57 +29,40 @@ from floe_dagster_iceberg.table.schema.convert import SchemaNode, edit_field, no
 
 @dataclass(frozen=True)
 class RequiredColumn:
-    """A column that shall be required, in the schema just before."""
+    """A column to make required, and the schema before that change."""
 
     name: str
     field_id: int
     schema: Schema
 
 
-@dataclass
-class EvolvedSchema:
-    """What the changes lead to.
-
-    Attributes:
-        schema: The schema after all changes.
-        made_required: Columns in which no row may hold NULL for that.
-    """
-
-    schema: Schema
-    made_required: list[RequiredColumn] = field(default_factory=list)
-
-
-def evolve(table: str, metadata: TableMetadata, evolution: SchemaEvolution) -> EvolvedSchema:
-    """Make all changes to the current schema of a table.
-
-    Raises:
-        SchemaEvolutionError: A column is not there, or a name is taken.
-        IncompatibleSchemaChangeError: A change would break readers or what the table is built on.
-    """
-    evolver = _Evolver(table, metadata)
-    for change in evolution.changes:
-        if change.is_incompatible and not evolution.allow_incompatible_changes:
-            raise IncompatibleSchemaChangeError(
-                table,
-                column=change.column_name,
-                reason=f"{change.change_type} can break readers and writers; "
-                "if that is meant, set allow_incompatible_changes=True",
-            )
-        evolver.apply(change)
-    return evolver.finish()
-
-
 class _Evolver:
     def __init__(self, table: str, metadata: TableMetadata) -> None:
         self._table, self._metadata = table, metadata
         self._last_column_id = metadata.last_column_id
-        self.evolved = EvolvedSchema(metadata.schema())
+        self.schema = metadata.schema()
+        self._made_required: list[RequiredColumn] = []
 
-    @property
-    def _schema(self) -> Schema:
-        return self.evolved.schema
+    def apply_all(self, evolution: SchemaEvolution) -> None:
+        for change in evolution.changes:
+            if change.is_incompatible and not evolution.allow_incompatible_changes:
+                raise self._incompatible(
+                    change,
+                    f"{change.change_type} can break readers and writers; "
+                    "to do it anyway, set allow_incompatible_changes=True",
+                )
+            self._apply(change)
 
-    def apply(self, change: SchemaChange) -> None:
+    def made_required(self) -> list[RequiredColumn]:
+        """Columns that became required and still are after all changes."""
+        nodes = nodes_by_id(self.schema)
+        return [
+            column
+            for column in self._made_required
+            if column.field_id in nodes and nodes[column.field_id].field.required
+        ]
+
+    def _apply(self, change: SchemaChange) -> None:
         match change.change_type:
             case SchemaChangeType.ADD_COLUMN:
                 self._add(change)
@@ -98,23 +81,12 @@ class _Evolver:
             case _:
                 assert_never(change.change_type)
 
-    def finish(self) -> EvolvedSchema:
-        nodes = nodes_by_id(self._schema)
-        still_required = [
-            column
-            for column in self.evolved.made_required
-            if column.field_id in nodes and nodes[column.field_id].field.required
-        ]
-        return EvolvedSchema(self._schema, still_required)
-
     def _add(self, change: SchemaChange) -> None:
         if not all(change.path):
-            raise SchemaEvolutionError(
-                f"'{change.column_name}' cannot name a column of '{self._table}': a part of it is empty.",
-                table=self._table,
-                column=change.column_name,
+            raise self._error(
+                change, f"'{change.column_name}' cannot name a column of '{self._table}': a part of it is empty."
             )
-        # The whole name is looked up first: a column that is there may hold a dot of its own.
+        # The whole name is looked up first: an existing column may have a dot in its name.
         self._check_name(change, change.column_name, field_id=None)
         added = iceberg.NestedField(
             field_id=self._next_id(),
@@ -124,22 +96,21 @@ class _Evolver:
             doc=change.new_doc or None,
         )
         if len(change.path) == 1:
-            self.evolved.schema = with_fields(self._schema, iceberg.StructType(*self._schema.fields, added))
+            self.schema = with_fields(self.schema, iceberg.StructType(*self.schema.fields, added))
             return
         parent, struct = self._struct_to_add_to(change, ".".join(change.path[:-1]))
-        self._check_name(change, f"{self._schema.find_column_name(parent.field_id)}.{added.name}", field_id=None)
+        self._check_name(change, f"{self.schema.find_column_name(parent.field_id)}.{added.name}", field_id=None)
         self._edit(parent, field_type=iceberg.StructType(*struct.fields, added))
 
     def _rename(self, change: SchemaChange) -> None:
         node, new_name = self._column(change), change.new_name or ""
         if "." in new_name:
-            raise SchemaEvolutionError(
+            raise self._error(
+                change,
                 f"Column '{change.column_name}' of '{self._table}' cannot be named '{new_name}': a dot would make it "
-                "look like part of a struct. Give the last part of the name only.",
-                table=self._table,
-                column=change.column_name,
+                "look like part of a struct. Use only the last part of the name.",
             )
-        parent = "" if node.parent_id is None else f"{self._schema.find_column_name(node.parent_id)}."
+        parent = "" if node.parent_id is None else f"{self.schema.find_column_name(node.parent_id)}."
         self._check_name(change, f"{parent}{new_name}", field_id=node.field.field_id)
         self._edit(node.field, name=new_name)
 
@@ -158,33 +129,31 @@ class _Evolver:
 
     def _make_optional(self, change: SchemaChange) -> None:
         node = self._node(change)
-        if self._held_by(node.field, self._schema.identifier_field_ids):
+        if self._held_by(node.field, self.schema.identifier_field_ids):
             raise self._incompatible(change, "the table's rows are identified by it, so it must stay required")
         self._edit(node.field, required=False)
 
     def _make_required(self, change: SchemaChange) -> None:
         node = self._node(change)
         if not node.field.required:
-            self.evolved.made_required.append(
-                RequiredColumn(change.column_name, node.field.field_id, schema=self._schema)
-            )
+            self._made_required.append(RequiredColumn(change.column_name, node.field.field_id, schema=self.schema))
             self._edit(node.field, required=True)
 
     def _delete(self, change: SchemaChange) -> None:
         node = self._column(change)
         if use := next(self._uses(node.field), None):
             raise self._incompatible(change, use)
-        siblings = [other for other in nodes_by_id(self._schema).values() if other.parent_id == node.parent_id]
+        siblings = [other for other in nodes_by_id(self.schema).values() if other.parent_id == node.parent_id]
         if len(siblings) == 1:
-            raise self._incompatible(change, "it is the last one there; a table or struct needs a column")
-        self.evolved.schema = edit_field(self._schema, node.field.field_id, lambda _: None)
+            raise self._incompatible(change, "it is the last one; a table or struct needs at least one column")
+        self.schema = edit_field(self.schema, node.field.field_id, lambda _: None)
 
     def _update_doc(self, change: SchemaChange) -> None:
         self._edit(self._column(change).field, doc=change.new_doc or None)
 
     def _uses(self, column: iceberg.NestedField) -> Iterator[str]:
-        """Why a column cannot go: who is built on it, or on a part of it."""
-        if self._held_by(column, self._schema.identifier_field_ids):
+        """Why a column cannot be dropped: identifier, partitioning or sort order use it or a field nested in it."""
+        if self._held_by(column, self.schema.identifier_field_ids):
             yield "the table's rows are identified by it"
         for spec in self._metadata.partition_specs:
             for partition in spec.fields:
@@ -195,34 +164,33 @@ class _Evolver:
             yield "the table is sorted by it"
 
     def _held_by(self, column: iceberg.NestedField, field_ids: list[int]) -> bool:
-        """Whether one of the fields is this column or a part of it."""
-        nodes = nodes_by_id(self._schema)
+        """Whether one of the fields is this column or nested in it."""
+        nodes = nodes_by_id(self.schema)
         return any(
             field_id in nodes and column.field_id in (field_id, *nodes[field_id].ancestors) for field_id in field_ids
         )
 
     def _node(self, change: SchemaChange) -> SchemaNode:
-        """The field that a change is about; keys of maps, and what is inside them, never change."""
-        nodes = nodes_by_id(self._schema)
+        """The field to change; map keys, and fields nested in them, can never change."""
+        nodes = nodes_by_id(self.schema)
         try:
-            node = nodes[self._schema.find_field(change.column_name).field_id]
+            node = nodes[self.schema.find_field(change.column_name).field_id]
         except ValueError:
-            raise SchemaEvolutionError(
+            raise self._error(
+                change,
                 f"Table '{self._table}' has no column '{change.column_name}'. "
-                f"It has: {', '.join(self._schema.column_names)}.",
-                table=self._table,
-                column=change.column_name,
+                f"It has: {', '.join(self.schema.column_names)}.",
             ) from None
         if any(nodes[around].kind == "key" for around in (*node.ancestors, node.field.field_id)):
-            raise self._incompatible(change, "it is part of a map's key, and keys cannot change")
+            raise self._incompatible(change, "it is part of a map key, and map keys cannot change")
         return node
 
     def _column(self, change: SchemaChange) -> SchemaNode:
-        """The field that a change is about, when it must have a name of its own."""
+        """The field to change, when only a named column or struct field can be changed that way."""
         node = self._node(change)
         if node.kind != "column":
             raise self._incompatible(
-                change, f"it is the {node.kind} of a list or map, which has neither name nor doc; change what holds it"
+                change, f"it is the {node.kind} of a list or map, without a name or doc; change the list or map itself"
             )
         return node
 
@@ -240,16 +208,14 @@ class _Evolver:
         return parent, parent.field_type
 
     def _check_name(self, change: SchemaChange, full_name: str, *, field_id: int | None) -> None:
-        """Refuse a name that another column, or a partition field made from another column, has."""
-        for taken_id in self._schema.field_ids:
-            taken = self._schema.find_column_name(taken_id) or ""
+        """Reject a name that another column has, or a partition field of another column."""
+        for taken_id in self.schema.field_ids:
+            taken = self.schema.find_column_name(taken_id) or ""
             if taken_id == field_id or taken.lower() != full_name.lower():
                 continue
-            fact = "has it already" if taken == full_name else f"has '{taken}', which differs only in case"
-            raise SchemaEvolutionError(
-                f"Column '{full_name}' cannot be in '{self._table}': the table {fact}. Choose another name.",
-                table=self._table,
-                column=change.column_name,
+            fact = "already has it" if taken == full_name else f"has '{taken}', which differs only in case"
+            raise self._error(
+                change, f"Column '{full_name}' cannot be in '{self._table}': the table {fact}. Choose another name."
             )
         for partition in (one for spec in self._metadata.partition_specs for one in spec.fields):
             own = partition.source_id == field_id and isinstance(partition.transform, IdentityTransform | VoidTransform)
@@ -257,13 +223,14 @@ class _Evolver:
                 raise self._incompatible(change, f"a partition field is named '{full_name}'; choose another name")
 
     def _edit(self, column: iceberg.NestedField, **changes: object) -> None:
-        self.evolved.schema = edit_field(
-            self._schema, column.field_id, lambda found: found.model_copy(update=dict(changes))
-        )
+        self.schema = edit_field(self.schema, column.field_id, lambda found: found.model_copy(update=dict(changes)))
 
     def _next_id(self) -> int:
         self._last_column_id += 1
         return self._last_column_id
+
+    def _error(self, change: SchemaChange, message: str) -> SchemaEvolutionError:
+        return SchemaEvolutionError(message, table=self._table, column=change.column_name)
 
     def _incompatible(self, change: SchemaChange, reason: str) -> IncompatibleSchemaChangeError:
         return IncompatibleSchemaChangeError(self._table, column=change.column_name, reason=reason)
@@ -271,12 +238,12 @@ class _Evolver:
 
 def _new_type(change: SchemaChange) -> iceberg.IcebergType:
     if (new_type := change.to_pyiceberg_type()) is None:
-        raise AssertionError(f"the model demands a type for {change.change_type}")
+        raise AssertionError(f"the model requires a type for {change.change_type}")
     return new_type
 
 
 def widens(old: iceberg.IcebergType, new: iceberg.IcebergType) -> bool:
-    """Whether every value of the one type is a value of the other, and Iceberg reads it as such."""
+    """Whether Iceberg can promote the old type to the new one without changing a value."""
     match old, new:
         case (iceberg.IntegerType(), iceberg.LongType()) | (iceberg.FloatType(), iceberg.DoubleType()):
             return True
@@ -286,25 +253,26 @@ def widens(old: iceberg.IcebergType, new: iceberg.IcebergType) -> bool:
             return False
 
 
-def refuse_nulls(table: Table, metadata: TableMetadata, column: RequiredColumn) -> None:
-    """Look for a row of any branch that holds NULL in a column that shall be required.
+def _refuse_nulls(table: Table, metadata: TableMetadata, column: RequiredColumn) -> None:
+    """Check that no row of any branch has NULL in a column that is made required.
 
-    Column statistics decide where they can; only files that they leave open are read.
+    A file is read only where its column statistics cannot decide.
 
     Raises:
-        IncompatibleSchemaChangeError: There is one.
+        IncompatibleSchemaChangeError: A row has NULL in it.
     """
+    top_level_ids = {field.field_id for field in column.schema.fields}
     for task in _files_of_branches(table, metadata):
         nulls = (task.file.null_value_counts or {}).get(column.field_id)
         if nulls == 0:
             continue
-        # Statistics count rows that delete files take away, and fields of structs that are NULL as a whole.
-        is_certain = nulls is not None and not task.delete_files and column.field_id in _top_level_ids(column.schema)
+        # Statistics include deleted rows, and fields of structs that are NULL themselves.
+        is_certain = nulls is not None and not task.delete_files and column.field_id in top_level_ids
         if is_certain or _file_holds_null(table, metadata, task, column):
             raise IncompatibleSchemaChangeError(
                 table_name(table),
                 column=column.name,
-                reason="it cannot be required while rows hold NULL in it, or were written before it was added; "
+                reason="it cannot be required while rows have NULL in it or were written before it was added; "
                 "fill it first",
             )
 
@@ -322,10 +290,6 @@ def _files_of_branches(table: Table, metadata: TableMetadata) -> Iterator[FileSc
                 yield task
 
 
-def _top_level_ids(schema: Schema) -> set[int]:
-    return {field.field_id for field in schema.fields}
-
-
 def _file_holds_null(table: Table, metadata: TableMetadata, task: FileScanTask, column: RequiredColumn) -> bool:
     ids = (*nodes_by_id(column.schema)[column.field_id].ancestors, column.field_id)
     top = column.schema.find_field(ids[0])
@@ -334,7 +298,7 @@ def _file_holds_null(table: Table, metadata: TableMetadata, task: FileScanTask, 
 
 
 def _holds_null(values: pa.Array, field_type: iceberg.IcebergType, ids: Sequence[int]) -> bool:
-    """Whether the field at the end of a path of ids is NULL anywhere that all around it is not."""
+    """Whether the field at the end of a path of ids is NULL in a parent that is not NULL."""
     if not ids:
         return bool(values.null_count)
     present = values.drop_null()
@@ -343,38 +307,42 @@ def _holds_null(values: pa.Array, field_type: iceberg.IcebergType, ids: Sequence
             position = next(at for at, field in enumerate(field_type.fields) if field.field_id == ids[0])
             return _holds_null(present.field(position), field_type.fields[position].field_type, ids[1:])
         case iceberg.MapType():
-            # Keys are never NULL and never change, so the path can only go through the value.
+            # Keys are never NULL and never change, so the path goes through the value.
             first, last = present.offsets[0].as_py(), present.offsets[-1].as_py()
             return _holds_null(present.items.slice(first, last - first), field_type.value_type, ids[1:])
         case iceberg.ListType():
             return _holds_null(present.flatten(), field_type.element_type, ids[1:])
         case _:
-            raise AssertionError(f"{field_type} holds no other field")
+            raise AssertionError(f"{field_type} has no nested fields")
 
 
 _TOP_LEVEL = -1
 
 
 def stage_schema_evolution(transaction: TableTransaction, table: str, evolution: SchemaEvolution) -> None:
-    """Stage the schema that the changes lead to; nothing if the table has it already.
+    """Stage the changed schema; nothing if the table already has it.
 
     Raises:
-        SchemaEvolutionError: The changes cannot be made, for the reason it gives.
+        SchemaEvolutionError: A column does not exist, or a name is taken.
+        IncompatibleSchemaChangeError: A change would break readers, or the table's identifier, partitioning or
+            sort order.
     """
     metadata = transaction.table_metadata
-    evolved = evolve(table, metadata, evolution)
-    if evolved.schema == metadata.schema():
+    evolver = _Evolver(table, metadata)
+    evolver.apply_all(evolution)
+    if evolver.schema == metadata.schema():
         return
-    for column in evolved.made_required:
-        refuse_nulls(transaction.table, metadata, column)
+    made_required = evolver.made_required()
+    for column in made_required:
+        _refuse_nulls(transaction.table, metadata, column)
     requirements: list[updates.TableRequirement] = [
         updates.AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
         updates.AssertLastAssignedFieldId(last_assigned_field_id=metadata.last_column_id),
     ]
-    if evolved.made_required:
+    if made_required:
         requirements += _same_rows(transaction)
     transaction.stage(
-        [*_set_schema(metadata, evolved.schema), *_set_name_mapping(metadata, evolved.schema)], requirements
+        [*_set_schema(metadata, evolver.schema), *_set_name_mapping(metadata, evolver.schema)], requirements
     )
 
 
@@ -391,14 +359,14 @@ def _set_schema(metadata: TableMetadata, schema: Schema) -> list[updates.TableUp
 
 
 def _same_rows(transaction: TableTransaction) -> list[updates.TableRequirement]:
-    """Requirements that nobody wrote a row since NULLs were looked for."""
+    """Requirements that fail the commit if rows were written after the NULL check."""
     metadata = transaction.table_metadata
     no_main = [] if MAIN_BRANCH in metadata.refs else [updates.AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None)]
     return [*no_main, *ref_assertions(metadata), *history_assertions(transaction, snapshot_ids=(), all_refs=True)]
 
 
 def _set_name_mapping(metadata: TableMetadata, schema: Schema) -> list[updates.TableUpdate]:
-    """Keep the table's name mapping, if it has one, in step: files without field ids are read by it."""
+    """Update the table's name mapping, if it has one: files without field ids are read with it."""
     mapping = metadata.name_mapping()
     if mapping is None:
         return []

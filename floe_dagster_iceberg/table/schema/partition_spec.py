@@ -1,4 +1,4 @@
-"""How a new table's files are split, by column names: a layout that becomes a spec once the schema is known."""
+"""Partition layouts by column name, which become specs once the schema is known, and changes to a table's spec."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,11 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from pydantic import Field, model_validator
-from pyiceberg.partitioning import (
-    PartitionField as IcebergPartitionField,
-    PartitionSpec,
-    PartitionSpec as IcebergPartitionSpec,
-)
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform, parse_transform
 from pyiceberg.types import IcebergType
@@ -28,32 +24,26 @@ TIME_TRANSFORMS: Final = (
     PartitionTransform.DAY,
     PartitionTransform.HOUR,
 )
-"""The transforms of times, coarsest first."""
-
+"""Coarsest first."""
 
 _TAKE_NUMBER: Final = (PartitionTransform.BUCKET, PartitionTransform.TRUNCATE)
 
-
-# Spark's DDL writes the plural; whoever pastes it means the same.
+# Spark's DDL uses the plural.
 _SPELLINGS: Final = {str(name): name for name in PartitionTransform} | {f"{name}s": name for name in TIME_TRANSFORMS}
-
-
 _EXAMPLES: Final = '"region", "day(ts)", "bucket(16, id)", "truncate(4, name)"'
-
-
 _CALL: Final = re.compile(r"(?P<transform>\w+)\((?:\s*(?P<number>\d+)\s*,)?\s*(?P<column>.+?)\s*\)", re.DOTALL)
 
 
 class PartitionLayoutField(FrozenModel):
-    """One way in which files are split."""
+    """One partition field, by column name."""
 
     column: str = Field(min_length=1, description="Column the partition value comes from.")
     transform: PartitionTransform = Field(description="Transform from the column's value to the partition value.")
     argument: int | None = Field(default=None, ge=1, description="Number of buckets, or the width of truncate.")
     derived: bool = Field(
         default=False,
-        description="Whether it follows from Dagster's partitions; a column that holds the key is then split by "
-        "identity instead of by time.",
+        description="Whether it is derived from Dagster's partitions; a column without times, which holds the "
+        "partition key, then gets the identity transform.",
     )
 
     @model_validator(mode="after")
@@ -66,10 +56,10 @@ class PartitionLayoutField(FrozenModel):
 
     @classmethod
     def from_string(cls, text: str) -> Self:
-        """Read one field as Iceberg writes it: `day(ts)`, `bucket(16, id)`, or a column alone.
+        """Parse a field in Iceberg's notation: `day(ts)`, `bucket(16, id)` or just a column.
 
         Raises:
-            ValueError: The transform is unknown, or its number is missing or too much.
+            ValueError: The transform is unknown, or its number is missing or not allowed.
         """
         call = _CALL.fullmatch(text.strip())
         if call is None:
@@ -83,6 +73,10 @@ class PartitionLayoutField(FrozenModel):
             column=call["column"], transform=transform, argument=None if call["number"] is None else int(call["number"])
         )
 
+    def to_pyiceberg_transform(self) -> Transform[Any, Any]:
+        argument = "" if self.argument is None else f"[{self.argument}]"
+        return parse_transform(f"{self.transform.value}{argument}")
+
     def __str__(self) -> str:
         if self.transform is PartitionTransform.IDENTITY:
             return self.column
@@ -91,66 +85,56 @@ class PartitionLayoutField(FrozenModel):
 
 
 class PartitionLayout(FrozenModel):
-    """The partition fields of a table that is still to be created, outermost first."""
+    """The partition fields of a new table, outermost first."""
 
     fields: Items[PartitionLayoutField] = Field(default=(), description="The fields; none for an unpartitioned table.")
 
     @classmethod
     def from_strings(cls, texts: Iterable[str]) -> Self:
-        """Read fields as Iceberg writes them.
+        """Parse fields in Iceberg's notation.
 
         >>> str(PartitionLayout.from_strings(["day(ts)", "bucket(16, id)"]))
         '[day(ts), bucket(16, id)]'
 
         Raises:
-            ValueError: A field cannot be read.
+            ValueError: A field cannot be parsed.
         """
         return cls(fields=[PartitionLayoutField.from_string(text) for text in texts])
 
     def __str__(self) -> str:
         return f"[{', '.join(map(str, self.fields))}]"
 
-    def to_pyiceberg_spec(self, schema: Schema) -> IcebergPartitionSpec:
+    def to_pyiceberg_spec(self, schema: Schema) -> PartitionSpec:
         """Return the spec for a table with this schema; fields are named as Iceberg and Spark name them.
 
         Raises:
-            ValidationError: A column is missing, or its type does not take the transform.
+            ValidationError: A column is missing, or its type does not support the transform.
         """
-        fields: list[IcebergPartitionField] = []
+        fields: list[PartitionField] = []
         for number, field in enumerate(self.fields):
             source = find_column(schema, field.column)
             transform = _transform_for(field, source.field_type)
             fields.append(
-                IcebergPartitionField(
+                PartitionField(
                     source_id=source.field_id,
                     field_id=FIRST_PARTITION_FIELD_ID + number,
                     transform=transform,
                     name=_iceberg_name(field.column, transform, schema),
                 )
             )
-        return IcebergPartitionSpec(*fields)
+        return PartitionSpec(*fields)
 
 
 def _transform_for(field: PartitionLayoutField, source_type: IcebergType) -> Transform[Any, Any]:
     if field.derived and field.transform in TIME_TRANSFORMS and not isinstance(source_type, TIME_TYPES):
         return IdentityTransform()
-    transform = _to_pyiceberg_transform(field)
+    transform = field.to_pyiceberg_transform()
     if not source_type.is_primitive or not transform.can_transform(source_type):
         raise ValidationError(
             f"Column '{field.column}' of type {source_type} cannot be partitioned by {field.transform}. "
             f"Choose another transform in metadata 'iceberg/partition_spec', such as {_EXAMPLES}."
         )
     return transform
-
-
-def _to_pyiceberg_transform(field: PartitionLayoutField) -> Transform[Any, Any]:
-    match field.transform, field.argument:
-        case PartitionTransform.BUCKET, int(number):
-            return BucketTransform(number)
-        case PartitionTransform.TRUNCATE, int(number):
-            return TruncateTransform(number)
-        case transform, _:
-            return parse_transform(transform.value)
 
 
 def _iceberg_name(column: str, transform: Transform[Any, Any], schema: Schema) -> str:
@@ -163,7 +147,7 @@ def _iceberg_name(column: str, transform: Transform[Any, Any], schema: Schema) -
             name = f"{column}_trunc_{transform.width}"
         case _:
             name = f"{column}_{transform}"
-    # Iceberg refuses a partition field that is named like a column.
+    # Iceberg rejects a partition field with the name of a column.
     while name in schema.column_names:
         name = f"{name}_partition"
     return name
@@ -171,13 +155,7 @@ def _iceberg_name(column: str, transform: Transform[Any, Any], schema: Schema) -
 
 @dataclass(frozen=True)
 class SpecChanges:
-    """Fields to remove, to rename and to add, in this order.
-
-    Attributes:
-        add: New fields, each with its name or None for Iceberg's own.
-        remove: Names of fields.
-        rename: New names by old ones.
-    """
+    """Fields to remove, rename (old name to new) and add, in this order; None is the default name of a new field."""
 
     add: tuple[tuple[str | None, PartitionLayoutField], ...]
     remove: tuple[str, ...]
@@ -192,14 +170,14 @@ class SpecChanges:
         remove: Sequence[str],
         rename: Mapping[str, str],
     ) -> "SpecChanges":
-        """Read the changes as users give them.
+        """Parse the changes as users give them.
 
         Raises:
-            ValidationError: There are none, a field cannot be read, or one is changed twice.
+            ValidationError: There are none, a field cannot be parsed, or a field is changed twice.
         """
         if not add and not remove and not rename:
             raise ValidationError(
-                f"No change of the partitioning of '{table}' is given. Name fields to add, remove or rename.",
+                f"No change to the partitioning of '{table}' is given. Name fields to add, remove or rename.",
                 table=table,
             )
         for argument, given in {"add": add, "remove": remove}.items():
@@ -209,29 +187,30 @@ class SpecChanges:
                 )
         if (twice := first_duplicate([*remove, *rename])) is not None:
             raise ValidationError(
-                f"Partition field '{twice}' of '{table}' is to be removed or renamed twice. Decide for one.",
+                f"Partition field '{twice}' of '{table}' is removed or renamed twice. Name it only once.",
                 table=table,
             )
-        named: list[tuple[str | None, str]] = (
-            list(add.items()) if isinstance(add, Mapping) else [(None, t) for t in add]
-        )
+        named = add.items() if isinstance(add, Mapping) else ((None, text) for text in add)
         try:
             fields = tuple((name, PartitionLayoutField.from_string(text)) for name, text in named)
         except ValueError as error:
-            raise ValidationError(f"A partition field for '{table}' cannot be read: {error}", table=table) from None
+            raise ValidationError(f"A partition field for '{table}' cannot be parsed: {error}", table=table) from None
         return cls(fields, tuple(remove), dict(rename))
 
 
 def stage_spec_changes(transaction: TableTransaction, table: str, changes: SpecChanges) -> None:
-    """Stage the new spec; nothing if it is the one that the table has.
+    """Stage the new spec; nothing if the table already has it.
 
     Raises:
-        ValidationError: A field is not there, is there already, or does not fit the schema.
+        ValidationError: A field does not exist, exists already, or does not fit the schema.
     """
     metadata = transaction.table_metadata
     spec, schema = metadata.spec(), metadata.schema()
-    for name in (*changes.remove, *changes.rename):
-        _check_is_there(table, spec, name)
+    known = [field.name for field in spec.fields]
+    if missing := [name for name in (*changes.remove, *changes.rename) if name not in known]:
+        raise ValidationError(
+            f"Table '{table}' has no partition field '{missing[0]}'. It has: {', '.join(known) or 'none'}.", table=table
+        )
     additions = [(name, field.column, _transform(table, schema, spec, field, changes)) for name, field in changes.add]
     try:
         with transaction.update_spec() as update:
@@ -243,47 +222,38 @@ def stage_spec_changes(transaction: TableTransaction, table: str, changes: SpecC
                 update.add_field(column, transform, new)
     except ValueError as error:
         raise ValidationError(
-            f"The partitioning of '{table}' cannot change like that: {error}. "
-            "A name that is taken can be avoided with add={'other_name': 'day(ts)'}.",
+            f"The partitioning of '{table}' cannot be changed: {error}. "
+            "If a name is taken, choose another one with add={'other_name': 'day(ts)'}.",
             table=table,
         ) from error
-    # PyIceberg looks for names used twice only among those that are columns as well.
+    # PyIceberg checks for duplicate names only among those that are also columns.
     if (twice := first_duplicate(field.name for field in transaction.table_metadata.spec().fields)) is not None:
         raise ValidationError(
             f"Two partition fields of '{table}' would be named '{twice}'. Give each its own name.", table=table
         )
 
 
-def _check_is_there(table: str, spec: PartitionSpec, name: str) -> None:
-    known = [field.name for field in spec.fields]
-    if name not in known:
-        raise ValidationError(
-            f"Table '{table}' has no partition field '{name}'. It has: {', '.join(known) or 'none'}.", table=table
-        )
-
-
 def _transform(
     table: str, schema: Schema, spec: PartitionSpec, field: PartitionLayoutField, changes: SpecChanges
 ) -> Transform[Any, Any]:
-    """The transform of a new field, checked against its column and the fields that stay."""
-    argument = "" if field.argument is None else f"[{field.argument}]"
-    transform = parse_transform(f"{field.transform.value}{argument}")
+    """The transform of a new field, checked against its column and the remaining fields."""
+    transform = field.to_pyiceberg_transform()
     try:
         source = schema.find_field(field.column)
         schema.accessor_for_field(source.field_id)
     except ValueError:
         raise ValidationError(
-            f"Table '{table}' has no column '{field.column}' to partition by, or it lies in a list or map. "
+            f"Table '{table}' has no column '{field.column}' to partition by, or it is inside a list or map. "
             f"Columns: {', '.join(schema.column_names)}.",
             table=table,
         ) from None
     if not source.field_type.is_primitive or not transform.can_transform(source.field_type):
         raise ValidationError(
-            f"Column '{field.column}' of '{table}' is {source.field_type}, which {field.transform} does not take. "
+            f"Column '{field.column}' of '{table}' is {source.field_type}, which {field.transform} does not support. "
             "Choose another transform.",
             table=table,
         )
-    for there in spec.fields:
-        if there.name not in changes.remove and (there.source_id, there.transform) == (source.field_id, transform):
-            raise ValidationError(f"Table '{table}' is partitioned by {field} already, as '{there.name}'.", table=table)
+    for old in spec.fields:
+        if old.name not in changes.remove and (old.source_id, old.transform) == (source.field_id, transform):
+            raise ValidationError(f"Table '{table}' is already partitioned by {field}, as '{old.name}'.", table=table)
     return transform

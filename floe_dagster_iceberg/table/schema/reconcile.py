@@ -1,4 +1,4 @@
-"""What must change in a table's schema so that given rows fit into it."""
+"""Schema changes that a table needs before given rows fit into it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +30,6 @@ class AddColumn:
     doc: str | None
 
     def apply(self, update: "UpdateSchema") -> None:
-        """Stage the change."""
         update.add_column(self.path, self.field_type, doc=self.doc)
 
     def __str__(self) -> str:
@@ -46,7 +45,6 @@ class WidenColumn:
     field_type: PrimitiveType
 
     def apply(self, update: "UpdateSchema") -> None:
-        """Stage the change."""
         update.update_column(self.path, field_type=self.field_type)
 
     def __str__(self) -> str:
@@ -55,12 +53,11 @@ class WidenColumn:
 
 @dataclass(frozen=True)
 class MakeColumnOptional:
-    """A required column in which the rows hold NULL."""
+    """A required column in which rows have NULL."""
 
     path: Path
 
     def apply(self, update: "UpdateSchema") -> None:
-        """Stage the change."""
         update.make_column_optional(self.path)
 
     def __str__(self) -> str:
@@ -73,17 +70,17 @@ ColumnChange = AddColumn | WidenColumn | MakeColumnOptional
 def reconcile(
     table: str, schema: Schema, rows: pa.Schema, *, null_counts: Mapping[str, int], mode: EvolutionMode
 ) -> list[ColumnChange]:
-    """The changes that make rows fit, smallest first come; empty when they fit already.
+    """Return the changes that make rows fit; none if they already do.
 
     Args:
         table: Name of the table, for messages.
         schema: Its schema.
-        rows: The columns of the rows; those that hold only NULL may have no type.
-        null_counts: NULLs in the columns of the rows, as far as they are counted.
-        mode: Which changes the rows may bring along.
+        rows: The rows' columns; those with only NULL may have no type.
+        null_counts: NULLs per column of the rows, where known.
+        mode: Which changes are allowed.
 
     Raises:
-        SchemaEvolutionError: The rows do not fit and the mode does not allow what would make them.
+        SchemaEvolutionError: The rows do not fit, and the mode does not allow the necessary change.
     """
     changes = list(_Reconciler(table, mode).struct(schema.as_struct(), _rows_struct(table, schema, rows), ()))
     for field in schema.fields:
@@ -98,7 +95,7 @@ def apply_changes(table: str, transaction: Transaction, changes: Sequence[Column
     """Stage all changes as one schema update.
 
     Raises:
-        SchemaEvolutionError: They conflict with each other or with the table's columns.
+        SchemaEvolutionError: They conflict with each other or with existing columns.
     """
     with _reporting_conflicts(table), transaction.update_schema() as update:
         for change in changes:
@@ -107,12 +104,12 @@ def apply_changes(table: str, transaction: Transaction, changes: Sequence[Column
 
 @contextmanager
 def _reporting_conflicts(table: str) -> Iterator[None]:
-    """A column `a.b` and a field `b` of a struct `a` cannot be in one schema; PyIceberg only finds out late."""
+    """A column `a.b` and a field `b` of a struct `a` cannot coexist in a schema, which PyIceberg detects late."""
     try:
         yield
     except ValueError as error:
         raise SchemaEvolutionError(
-            f"The rows and '{table}' make no schema together: {error}. Rename a column.", table=table
+            f"The columns of the rows conflict with those of '{table}': {error}. Rename a column.", table=table
         ) from None
 
 
@@ -124,7 +121,7 @@ def _rows_struct(table: str, schema: Schema, rows: pa.Schema) -> StructType:
         elif column.name not in schema.column_names:
             raise SchemaEvolutionError(
                 f"Column '{column.name}' holds only NULL and has no type, and '{table}' has no such column. "
-                "Cast it to the type it should have, or drop it.",
+                "Cast it to the intended type, or drop it.",
                 table=table,
                 column=column.name,
             )
@@ -137,19 +134,18 @@ class _Reconciler:
         self._table, self._mode = table, mode
 
     def struct(self, table: StructType, rows: StructType, path: Path) -> Iterator[ColumnChange]:
-        have, known = dict[str, IcebergType](), set[str]()
-        for field in rows.fields:
-            have[field.name] = field.field_type
+        given = {field.name: field.field_type for field in rows.fields}
+        known = {field.name for field in table.fields}
         for field in table.fields:
-            known.add(field.name)
-            if field.name in have:
-                yield from self._column(field.field_type, have[field.name], (*path, field.name))
+            if field.name in given:
+                yield from self._column(field.field_type, given[field.name], (*path, field.name))
             elif field.required:
+                column = ".".join((*path, field.name))
                 raise SchemaEvolutionError(
-                    f"The rows lack column '{'.'.join((*path, field.name))}', which '{self._table}' requires. "
+                    f"The rows lack column '{column}', which '{self._table}' requires. "
                     "Add it to the rows, or make the column optional with evolve_schema().",
                     table=self._table,
-                    column=".".join((*path, field.name)),
+                    column=column,
                 )
         for field in rows.fields:
             if field.name not in known:
@@ -175,7 +171,7 @@ class _Reconciler:
             case ListType(), ListType():
                 yield from self._column(table.element_type, rows.element_type, (*path, "element"))
             case MapType(), MapType():
-                # Iceberg lets the keys of a map never change.
+                # Iceberg does not allow map keys to change.
                 for change in self._column(table.key_type, rows.key_type, (*path, "key")):
                     raise self._incompatible(table.key_type, rows.key_type, change.path)
                 yield from self._column(table.value_type, rows.value_type, (*path, "value"))
@@ -190,14 +186,14 @@ class _Reconciler:
         if not widens(table, rows):
             raise self._incompatible(table, rows, path)
         if self._mode is not EvolutionMode.WIDEN:
-            raise _refused(self._table, path, f"is {table}, too small for rows of {rows}", "widen")
+            raise _refused(self._table, path, f"is {table}, too narrow for rows with {rows}", "widen")
         yield WidenColumn(path, table, rows)
 
     def _incompatible(self, table: IcebergType, rows: IcebergType, path: Path) -> IncompatibleSchemaChangeError:
         return IncompatibleSchemaChangeError(
             self._table,
             column=".".join(path),
-            reason=f"it is {table} and the rows have {rows}, which do not convert into each other; cast the rows",
+            reason=f"it is {table} and the rows have {rows}, which cannot be converted; cast the rows",
         )
 
 

@@ -105,7 +105,7 @@ def test_a_filter_that_does_not_fit_the_table_is_a_failure_and_no_exception(mana
     result = compact(manager, policy(partition_filter="nowhere = 1"))
 
     assert result.status is MaintenanceStatus.FAILED
-    assert "names a column that is not there" in (result.error or "")
+    assert "names a column that does not exist" in (result.error or "")
 
 
 def test_files_of_a_good_size_stay(manager: IcebergTableManager) -> None:
@@ -189,7 +189,7 @@ def test_progress_is_reported_group_by_group(manager: IcebergTableManager) -> No
 
     TableMaintenance(manager, progress=recorded.append).execute(COMPACTION, ORDERS, EAGER)
 
-    assert recorded[-1] == "3 of 3 groups of files rewritten"
+    assert recorded[-1] == "3 of 3 file groups rewritten"
 
 
 @pytest.mark.requirement("S2-FR-031")

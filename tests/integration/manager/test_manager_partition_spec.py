@@ -145,16 +145,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "truncate without number": ({"add": ["truncate(region)"]}, "truncate needs a number"),
     "day with number": ({"add": ["day(3, ts)"]}, "day takes no number"),
     "unknown column": ({"add": ["day(nope)"]}, "no column 'nope' to partition by"),
-    "column in a list": ({"add": ["marks.element"]}, "lies in a list or map"),
+    "column in a list": ({"add": ["marks.element"]}, "is inside a list or map"),
     "struct": ({"add": ["place"]}, "is struct<"),
-    "wrong type": ({"add": ["day(region)"]}, "is string, which day does not take"),
-    "there already": ({"add": ["bucket(4, id)"]}, "partitioned by bucket\\(4, id\\) already, as 'id_bucket_4'"),
+    "wrong type": ({"add": ["day(region)"]}, "is string, which day does not support"),
+    "there already": ({"add": ["bucket(4, id)"]}, "already partitioned by bucket\\(4, id\\), as 'id_bucket_4'"),
     "added twice": ({"add": ["day(ts)", "day(ts)"]}, "Already added"),
     "redundant": ({"add": ["day(ts)", "hour(ts)"]}, "ts_hour conflicts with ts_day"),
     "name of a column": ({"add": {"region": "day(ts)"}}, "exists in schema: region"),
     "unknown field removed": ({"remove": ["ts_day"]}, "no partition field 'ts_day'. It has: id_bucket_4"),
     "unknown field renamed": ({"rename": {"ts_day": "d"}}, "no partition field 'ts_day'"),
-    "removed and renamed": ({"remove": ["id_bucket_4"], "rename": {"id_bucket_4": "b"}}, "Decide for one"),
+    "removed and renamed": ({"remove": ["id_bucket_4"], "rename": {"id_bucket_4": "b"}}, "Name it only once"),
     "same name twice": ({"add": {"b": "day(ts)"}, "rename": {"id_bucket_4": "b"}}, "would be named 'b'"),
 }
 
@@ -189,7 +189,7 @@ def test_a_field_added_meanwhile_stays(manager: IcebergTableManager, lake: Lake)
 def test_the_same_field_added_meanwhile_is_there_already(manager: IcebergTableManager, lake: Lake) -> None:
     second = racing_manager(lake.place, lambda: manager.evolve_partition_spec(T, add=["day(ts)"]))
 
-    with pytest.raises(ValidationError, match="already, as 'ts_day'"):
+    with pytest.raises(ValidationError, match="already partitioned by day\\(ts\\), as 'ts_day'"):
         second.evolve_partition_spec(T, add=["day(ts)"])
 
 

@@ -216,8 +216,8 @@ def test_a_required_column_cannot_be_added(manager: IcebergTableManager, lake: L
 
 IMPOSSIBLE = {
     "unknown column": (change("rename_column", "nope", new_name="x"), "It has: id, ratio, price, note"),
-    "taken by add": (change("add_column", "note", new_type=FieldType.STRING), "has it already"),
-    "taken by rename": (change("rename_column", "ratio", new_name="note"), "has it already"),
+    "taken by add": (change("add_column", "note", new_type=FieldType.STRING), "already has it"),
+    "taken by rename": (change("rename_column", "ratio", new_name="note"), "already has it"),
     "add differs by case": (change("add_column", "Note", new_type=FieldType.STRING), "has 'note', which differs only"),
     "rename differs by case": (change("rename_column", "ratio", new_name="NOTE"), "has 'note', which differs only"),
     "dot in a new name": (change("rename_column", "ratio", new_name="a.b"), "a dot would make it"),

@@ -165,7 +165,7 @@ def test_types_that_do_not_convert_are_refused_and_nothing_changes(
     ("rows", "words"),
     [
         (one(a=typed(1, INT), b=2), "Column 'b' of 'bronze.t' is not in the table"),
-        (one(a=2**40), "Column 'a' of 'bronze.t' is int, too small for rows of long"),
+        (one(a=2**40), "Column 'a' of 'bronze.t' is int, too narrow for rows with long"),
         (one(s={"x": 1, "new": 2}), "Column 's.new'"),
     ],
     ids=["new", "wider", "nested"],
