@@ -15,11 +15,7 @@ from floe_dagster_iceberg.plugins.mapping import Setting, engine_properties, pas
 from floe_dagster_iceberg.plugins.protocols import HealthStatus
 
 T = TypeVar("T")
-
-
 STARTUP_SECONDS = 30.0
-
-
 HEALTH_CHECK_SECONDS = 5.0
 
 
@@ -73,8 +69,6 @@ class CatalogConfig(PluginConfig):
 
 
 ConfigT = TypeVar("ConfigT", bound=PluginConfig)
-
-
 CatalogConfigT = TypeVar("CatalogConfigT", bound=CatalogConfig)
 
 

@@ -59,8 +59,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 _METADATA_FILE = re.compile(r"[^\s'\"<>()\[\]]+\.metadata\.json")
-
-
 _LONGEST_REASON = 200
 
 
@@ -121,10 +119,8 @@ def _dotted(identifier: Any) -> str:
 
 _STORAGE_FULL = (errno.ENOSPC, errno.EDQUOT)
 
-
 # How object stores, through PyArrow, spell the same.
 _STORAGE_FULL_WORDS = ("HTTP status 507", "StorageFull", "QuotaExceeded", "InsufficientStorage")
-
 
 _STORAGE_REFUSES_WORDS = (
     "ACCESS_DENIED",
@@ -135,9 +131,7 @@ _STORAGE_REFUSES_WORDS = (
     "SIGNATURE_DOES_NOT_MATCH",
 )
 
-
 _STORAGE_REFUSES = (errno.EACCES, errno.EPERM, errno.EROFS)
-
 
 # How PyArrow spells trouble with an object store that may be over in a minute.
 _STORAGE_AWAY = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "REQUEST_TIMEOUT", "curlCode")

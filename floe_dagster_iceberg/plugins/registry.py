@@ -27,7 +27,6 @@ from floe_dagster_iceberg.plugins.storage import (
 from floe_dagster_iceberg.secrets import resolve_text
 
 Kind = Literal["catalog", "storage"]
-
 GROUPS: dict[Kind, str] = {"catalog": "floe.catalogs", "storage": "floe.storage"}
 BUILT_INS: dict[Kind, dict[str, type[BuiltInPlugin[Any]]]] = {
     "catalog": {

@@ -19,11 +19,7 @@ from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.plugins.sql import POSTGRESQL_JDBC, SQLITE_JDBC
 
 _OLDEST: Final = 17
-
-
 _VERSION: Final = re.compile(r'version "(?P<major>\d+)')
-
-
 _REMEDY: Final = "Install a JDK 17 or 21, or point JAVA_HOME at one."
 
 
@@ -87,15 +83,10 @@ def _run(java: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 JARS_VARIABLE: Final = "FLOE_SPARK_JARS"
-
-
 _RUNTIME: Final = "iceberg-spark-runtime"
-
 
 # Versions of Spark and the newest Iceberg that has a runtime for each; both are Scala 2.13.
 _ICEBERG_VERSIONS: Final[Mapping[str, str]] = {"4.0": "1.11.0", "4.1": "1.12.0"}
-
-
 _SCALA: Final = "2.13"
 
 
@@ -235,7 +226,6 @@ PLACES: Final[Mapping[str, str]] = {
     "azure": "iceberg-azure-bundle",
 }
 """What each kind of catalog or storage needs besides the Iceberg runtime; catalogs with a server need nothing."""
-
 
 _START_SPARK: Final = """
 import sys

@@ -17,19 +17,15 @@ from floe_dagster_iceberg.spark.row_scope import ROW_OUTSIDE_PARTITION
 
 NULL_IN_REQUIRED_COLUMN: Final = "floe:null-in-required-column"
 
-
 _JAVA_CLASSES: Final = re.compile(
     r"(?:^: |^Caused by: |^)(?P<name>(?:[a-z]\w*\.)+[A-Z][\w$]*(?:Exception|Error))\b", re.MULTILINE
 )
-
 
 _PYTHON_FRAMES: Final = re.compile(
     r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)$', re.MULTILINE
 )
 
-
 _PYTHON_CLASS: Final = re.compile(r"^(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Exit))(?:: |$)", re.MULTILINE)
-
 
 # In a log: behind a condition, behind the class of an exception, and from a traceback on, the words are its own.
 _QUOTED: Final = re.compile(
@@ -38,7 +34,6 @@ _QUOTED: Final = re.compile(
     r"|\bTraceback \(most recent call last\):).*",
     re.DOTALL,
 )
-
 
 _MOST_SHOWN: Final = 5
 
@@ -97,8 +92,6 @@ def _said_by_spark(error: PySparkException) -> Iterator[str]:
 
 SPARK_ERRORS: Final = (PySparkException, Py4JError, ConnectionError)
 """What a Spark action may raise; anything else is a mistake of ours and must look like one."""
-
-
 _JAVA_CLASS: Final = re.compile(r"^: [\w.$]*?(?P<name>\w+)(:|$)", re.MULTILINE)
 
 

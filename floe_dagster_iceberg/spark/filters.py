@@ -21,7 +21,6 @@ from floe_dagster_iceberg.spark.types import quote, to_spark_type
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-
 # Means the same under every setting of Spark's parser.
 _PLAIN_TEXT: Final = re.compile(r"[\w .,:;/+-]*", re.ASCII)
 

@@ -54,11 +54,7 @@ def _describe(operation: Operation) -> str:
 
 
 Answer = TypeVar("Answer")
-
-
 _PAUSE_SECONDS: Final = 0.5
-
-
 _DESCRIPTION: Final = "spark.job.description"
 
 

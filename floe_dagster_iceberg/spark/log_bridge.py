@@ -17,7 +17,6 @@ from floe_dagster_iceberg.spark.errors import without_quotes
 
 _ROOT: Final = "spark"
 
-
 _LEVELS: Final = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -26,7 +25,6 @@ _LEVELS: Final = {
     "DEBUG": logging.DEBUG,
     "TRACE": logging.DEBUG,
 }
-
 
 # One JSON object per line. A missing native library and a busy port are no news to anybody.
 _LOG4J: Final = """<?xml version="1.0" encoding="UTF-8"?>

@@ -31,14 +31,10 @@ from floe_dagster_iceberg.telemetry import Operation, attributes as attrs, descr
 
 SparkProvider: TypeAlias = Callable[[], SparkSession]
 """Returns the session to use; called when Spark is first needed, which is what starts it."""
-
-
 _NO_AGE: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 # Procedures that rewrite data or delete files.
 _REWRITES: Final = ("rewrite_data_files", "rewrite_position_delete_files")
-
 
 # Iceberg's words for a snapshot that got a branch or tag after we chose it.
 _STILL_REFERENCED: Final = "Still referenced by refs"

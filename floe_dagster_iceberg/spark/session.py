@@ -30,10 +30,8 @@ from floe_dagster_iceberg.telemetry import attributes as attrs, traced_step
 Starter = Callable[[dict[str, str]], SparkSession]
 """Starts an application from its conf; dagster-pyspark's lazy session does."""
 
-
 # Ours is recognised by this, whoever started what PySpark returns.
 _MARK = "spark.floe.application"
-
 
 # What makes two catalogs of one name the same; the rest is how to reach it.
 _IDENTITY = ("uri", "warehouse", "type", "catalog-impl")

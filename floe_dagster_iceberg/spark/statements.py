@@ -21,10 +21,7 @@ from floe_dagster_iceberg.spark.types import quote, spark_table
 from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, trace_properties, traced_step
 
 _OPTION: Final = "snapshot-property."
-
-
 _SESSION_CONF: Final = "spark.sql.iceberg.snapshot-property."
-
 
 # DELETE and MERGE take no options; their snapshot properties are conf of the session while they run.
 _statements = threading.Lock()

@@ -47,7 +47,6 @@ _TO_ARROW: Final[Mapping[type[spark.DataType], pa.DataType]] = {
     spark.NullType: pa.null(),
 }
 
-
 _TO_SPARK: Final[Mapping[type[iceberg.IcebergType], str]] = {
     iceberg.BooleanType: "BOOLEAN",
     iceberg.IntegerType: "INT",
