@@ -153,11 +153,8 @@ def _number(value: Any, column_type: iceberg.IcebergType) -> str:
 
 _WRITERS: Final[Mapping[type[iceberg.IcebergType], Callable[[Any, iceberg.IcebergType], str]]] = {
     iceberg.BooleanType: lambda value, _: "TRUE" if value else "FALSE",
-    iceberg.IntegerType: _number,
-    iceberg.LongType: _number,
-    iceberg.FloatType: _number,
-    iceberg.DoubleType: _number,
-    iceberg.DecimalType: _number,
+    **dict.fromkeys((iceberg.IntegerType, iceberg.LongType), _number),
+    **dict.fromkeys((iceberg.FloatType, iceberg.DoubleType, iceberg.DecimalType), _number),
     iceberg.DateType: lambda value, _: f"CAST('{_EPOCH.date() + timedelta(days=value)}' AS DATE)",
     iceberg.TimestampType: lambda value, _: f"CAST('{_timestamp(value)}' AS TIMESTAMP_NTZ)",
     iceberg.TimestamptzType: lambda value, _: f"CAST('{_timestamp(value)}Z' AS TIMESTAMP)",

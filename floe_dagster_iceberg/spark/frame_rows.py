@@ -37,21 +37,13 @@ def _check_key_values(table: str, frame: DataFrame, keys: Sequence[str]) -> None
         raise repeated_keys_error(table, keys, rows=rows)
 
 
-# Any value that is not NULL; it is never reached.
+# Spark needs some value that is not NULL after `raise_error`.
 _NEVER_USED: Final[Mapping[type[iceberg.IcebergType], Any]] = {
     iceberg.BooleanType: False,
-    iceberg.IntegerType: 0,
-    iceberg.LongType: 0,
-    iceberg.FloatType: 0,
-    iceberg.DoubleType: 0,
-    iceberg.DecimalType: 0,
-    iceberg.DateType: "1970-01-01",
-    iceberg.TimestampType: "1970-01-01",
-    iceberg.TimestamptzType: "1970-01-01",
-    iceberg.StringType: "",
-    iceberg.UUIDType: "",
-    iceberg.BinaryType: "",
-    iceberg.FixedType: "",
+    **dict.fromkeys((iceberg.IntegerType, iceberg.LongType), 0),
+    **dict.fromkeys((iceberg.FloatType, iceberg.DoubleType, iceberg.DecimalType), 0),
+    **dict.fromkeys((iceberg.DateType, iceberg.TimestampType, iceberg.TimestamptzType), "1970-01-01"),
+    **dict.fromkeys((iceberg.StringType, iceberg.UUIDType, iceberg.BinaryType, iceberg.FixedType), ""),
 }
 
 

@@ -14,21 +14,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.spark.conf import CATALOG_PREFIX, Scratch, SparkSettings, application_conf, launch_environment
 from floe_dagster_iceberg.spark.environment import ensure_java
-from floe_dagster_iceberg.spark.errors import redacted
+from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, redacted
 from floe_dagster_iceberg.spark.jobs import is_connect
 from floe_dagster_iceberg.spark.log_bridge import install_log_redaction
 from floe_dagster_iceberg.spark.session_users import SESSION_USERS
 from floe_dagster_iceberg.telemetry import attributes as attrs, traced_step
 
 Starter = Callable[[dict[str, str]], SparkSession]
-"""Starts an application from its conf; dagster-pyspark's lazy session does."""
+"""Starts an application from its conf, as dagster-pyspark's lazy session does."""
+
 # Conf of an application that we started: PySpark may return one that other code started.
 _OWNER_CONF = "spark.floe.application"
 
@@ -146,7 +145,7 @@ class SessionRegistry:
         try:
             with launch_environment(settings, scratch):
                 root = start(conf)
-        except (PySparkException, Py4JError, OSError) as error:
+        except (*SPARK_ERRORS, OSError) as error:
             raise EngineCapabilityError(
                 f"Spark could not start with master '{settings.master}' ({type(error).__name__}). Check that the "
                 "master is running and that the jars can be downloaded; see the JVM's output on stderr.",
@@ -184,7 +183,7 @@ def _start_remote(remote: str, start: Starter) -> SparkSession:
         raise EngineCapabilityError(
             "Spark Connect needs packages that are not installed. Install 'pyspark[connect]'.", engine="spark"
         ) from redacted(error)
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise EngineCapabilityError(
             f"The Spark Connect server is unreachable ({type(error).__name__}). Check 'remote', and that it runs.",
             engine="spark",
@@ -210,7 +209,7 @@ def _open(application: _Application, settings: SparkSettings) -> SparkSession:
 
 
 def _conf_of_one_machine(root: SparkSession) -> dict[str, str]:
-    """Few partitions: Spark's 200 make small work crawl. A cluster's own number is left alone."""
+    """Few shuffle partitions: Spark's default of 200 is slow for small data on one machine."""
     partitions = "spark.sql.shuffle.partitions"
     if root.sparkContext.getConf().contains(partitions):
         return {}
@@ -237,7 +236,7 @@ def _is_alive(session: SparkSession) -> bool:
         return not stopped
     try:
         return bool(session.sparkContext.defaultParallelism)
-    except (AttributeError, PySparkException, Py4JError, OSError):
+    except (AttributeError, *SPARK_ERRORS, OSError):
         # What PySpark raises for a stopped context depends on how it was stopped.
         return False
 

@@ -141,12 +141,7 @@ def _partition_value(field: PartitionField, column: str, catalog: str) -> Column
     match field.transform:
         case transforms.IdentityTransform():
             return F.expr(column)
-        case (
-            transforms.YearTransform()
-            | transforms.MonthTransform()
-            | transforms.DayTransform()
-            | transforms.HourTransform()
-        ):
+        case transforms.TimeTransform():
             return F.expr(f"{system}.{field.transform}s({column})")
         case transforms.BucketTransform():
             return F.expr(f"{system}.bucket({field.transform.num_buckets}, {column})")
