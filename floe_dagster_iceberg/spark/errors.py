@@ -109,40 +109,44 @@ class FailureKind(Enum):
     OTHER = "something else"
 
 
-# The first match counts: the text of an exception names its causes too.
-_WORDS: Final[tuple[tuple[FailureKind, tuple[str, ...]], ...]] = (
-    (FailureKind.ROW_OUTSIDE, (ROW_OUTSIDE_PARTITION,)),
-    (FailureKind.NULL_IN_REQUIRED, (NULL_IN_REQUIRED_COLUMN,)),
-    (FailureKind.PARTIAL_MATCH, ("Cannot delete file where some, but not all, rows match filter",)),
+# Parts of messages and class names. The first match counts: the text of an exception names its causes too.
+_MESSAGES: Final = {
+    ROW_OUTSIDE_PARTITION: FailureKind.ROW_OUTSIDE,
+    NULL_IN_REQUIRED_COLUMN: FailureKind.NULL_IN_REQUIRED,
+    "Cannot delete file where some, but not all, rows match filter": FailureKind.PARTIAL_MATCH,
     # Iceberg's JDBC and REST clients raise the same for a failed request and for a lost response.
-    (
-        FailureKind.OUTCOME_UNKNOWN,
-        ("CommitStateUnknownException", "Error occurred while processing POST request", "UncheckedSQLException"),
-    ),
+    "CommitStateUnknownException": FailureKind.OUTCOME_UNKNOWN,
+    "Error occurred while processing POST request": FailureKind.OUTCOME_UNKNOWN,
+    "UncheckedSQLException": FailureKind.OUTCOME_UNKNOWN,
     # A Spark Connect server that went away, or came back without this session.
-    (
-        FailureKind.OUTCOME_UNKNOWN,
-        ("StatusCode.UNAVAILABLE", "[NO_ACTIVE_SESSION]", "SESSION_CHANGED", "[RESPONSE_ALREADY_RECEIVED]"),
-    ),
-    (
-        FailureKind.ROWS_CHANGED,
-        (
-            "Found conflicting files that can contain records matching",
-            "Found conflicting deleted files that can contain records matching",
-            "Found new conflicting delete files",
-            "Missing required files to delete",
-            "found new delete for replaced data file",
-        ),
-    ),
-    # The latter when a writer merged manifests that were being rewritten.
-    (FailureKind.COMMIT_LOST, ("CommitFailedException", "could not be found in the latest snapshot")),
-    (FailureKind.NO_RUNTIME, ("Cannot find catalog plugin class", "ClassNotFoundException: org.apache.iceberg")),
-    (FailureKind.TABLE_GONE, ("NoSuchTableException", "TABLE_OR_VIEW_NOT_FOUND")),
-    (FailureKind.NO_ACCESS, ("NotAuthorizedException", "ForbiddenException")),
-    (FailureKind.STORAGE_FULL, ("Status Code: 507", "No space left on device")),
-    (FailureKind.STORAGE_REFUSES, ("Status Code: 403", "ExpiredToken", "provided token has expired", "AccessDenied")),
-    (FailureKind.NO_CATALOG, ("ServiceUnavailableException", "ServiceFailureException", "RESTException")),
-)
+    "StatusCode.UNAVAILABLE": FailureKind.OUTCOME_UNKNOWN,
+    "[NO_ACTIVE_SESSION]": FailureKind.OUTCOME_UNKNOWN,
+    "SESSION_CHANGED": FailureKind.OUTCOME_UNKNOWN,
+    "[RESPONSE_ALREADY_RECEIVED]": FailureKind.OUTCOME_UNKNOWN,
+    "Found conflicting files that can contain records matching": FailureKind.ROWS_CHANGED,
+    "Found conflicting deleted files that can contain records matching": FailureKind.ROWS_CHANGED,
+    "Found new conflicting delete files": FailureKind.ROWS_CHANGED,
+    "Missing required files to delete": FailureKind.ROWS_CHANGED,
+    "found new delete for replaced data file": FailureKind.ROWS_CHANGED,
+    "CommitFailedException": FailureKind.COMMIT_LOST,
+    # Another writer merged manifests that were being rewritten.
+    "could not be found in the latest snapshot": FailureKind.COMMIT_LOST,
+    "Cannot find catalog plugin class": FailureKind.NO_RUNTIME,
+    "ClassNotFoundException: org.apache.iceberg": FailureKind.NO_RUNTIME,
+    "NoSuchTableException": FailureKind.TABLE_GONE,
+    "TABLE_OR_VIEW_NOT_FOUND": FailureKind.TABLE_GONE,
+    "NotAuthorizedException": FailureKind.NO_ACCESS,
+    "ForbiddenException": FailureKind.NO_ACCESS,
+    "Status Code: 507": FailureKind.STORAGE_FULL,
+    "No space left on device": FailureKind.STORAGE_FULL,
+    "Status Code: 403": FailureKind.STORAGE_REFUSES,
+    "ExpiredToken": FailureKind.STORAGE_REFUSES,
+    "provided token has expired": FailureKind.STORAGE_REFUSES,
+    "AccessDenied": FailureKind.STORAGE_REFUSES,
+    "ServiceUnavailableException": FailureKind.NO_CATALOG,
+    "ServiceFailureException": FailureKind.NO_CATALOG,
+    "RESTException": FailureKind.NO_CATALOG,
+}
 
 
 def kind_of(error: BaseException) -> FailureKind:
@@ -151,7 +155,7 @@ def kind_of(error: BaseException) -> FailureKind:
         # The JVM or the server died, and may have sent the commit before.
         return FailureKind.OUTCOME_UNKNOWN
     text = "\n".join(_texts(error))
-    return next((kind for kind, words in _WORDS if any(word in text for word in words)), FailureKind.OTHER)
+    return next((kind for message, kind in _MESSAGES.items() if message in text), FailureKind.OTHER)
 
 
 def to_error(error: BaseException, *, catalog: str, table: object) -> errors.FloeStorageError:

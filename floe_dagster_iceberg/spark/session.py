@@ -83,9 +83,9 @@ class SessionRegistry:
         with self._lock:
             self._forget_stopped()
             application = self._application = self._application or self._start(settings, start)
-            if application.is_ours and application.fingerprint != _fingerprint(settings, with_catalogs=False):
-                raise _already_started("another master, remote or spark_config")
             if application.is_ours:
+                if application.fingerprint != _fingerprint(settings, with_catalogs=False):
+                    raise _already_started("another master, remote or spark_config")
                 _check_packages(settings, application.packages)
             key = _fingerprint(settings, with_catalogs=True)
             if key not in application.sessions:
