@@ -57,7 +57,7 @@ def conform(frame: DataFrame, schema: Schema) -> DataFrame:
     return frame.select(*columns)
 
 
-def refuse_nulls(frame: DataFrame, schema: Schema) -> DataFrame:
+def _refuse_nulls(frame: DataFrame, schema: Schema) -> DataFrame:
     """Fail the job where a required column is NULL.
 
     Without this, Spark refuses every column that it does not know to be free of NULLs.
@@ -168,15 +168,15 @@ class FrameRows:
 
     def arranged(self, table: Table) -> DataFrame:
         """The rows for `append` and `replace`, checked during the write, and sorted."""
-        rows = refuse_nulls(self.partition_check.filter(self._rows), self._schema)
+        rows = _refuse_nulls(self.partition_check.filter(self._rows), self._schema)
         if not self._write.sort_by:
             return rows
         return arrange(rows, table, table.catalog.name, self._write.sort_by)
 
-    def counted(self) -> DataFrame:
+    def checked(self) -> DataFrame:
         """The rows for `merge`, after `check`."""
         rows = self.partition_check.filter_counted(self._rows, self._outside or OutsideCount())
-        return refuse_nulls(rows, self._schema)
+        return _refuse_nulls(rows, self._schema)
 
     def outside(self, *, rows_written: int) -> OutsideCount:
         """Rows outside the partitions, after the write."""

@@ -127,7 +127,7 @@ class _WriteRun:
             self._table.catalog.name, write.table, write.summary_properties, write.branch, in_order=bool(write.sort_by)
         )
         if write.mode is WriteMode.UPSERT:
-            statements.merge(rows.counted(), target, write.keys, condition)
+            statements.merge(rows.checked(), target, write.keys, condition)
         elif write.mode is WriteMode.APPEND or isinstance(rows.where, AlwaysFalse):
             statements.append(rows.arranged(self._table), target)
         elif head is not None and (
