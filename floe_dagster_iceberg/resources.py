@@ -308,12 +308,12 @@ class IcebergSparkResource(ConfigurableResource[Any]):
     def setup_for_execution(self, context: InitResourceContext) -> None:
         """Take part in the session of this process, should somebody start it."""
         del context
-        SESSION_USERS.take()
+        SESSION_USERS.add()
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Stop Spark if this run started it and nobody else uses it."""
         del context
-        SESSION_USERS.give_back()
+        SESSION_USERS.remove()
 
     def _settings(self) -> "SparkSettings":
         from floe_dagster_iceberg.spark.conf import SparkSettings  # noqa: PLC0415 - brings PySpark along

@@ -174,12 +174,12 @@ class SparkEngine:
         return _is_frame(type(data))
 
     def write(self, data: Any, write: TableWrite) -> TableWriteResult:
-        from floe_dagster_iceberg.spark.exactly_once import write_frame_once  # noqa: PLC0415 - brings PySpark along
+        from floe_dagster_iceberg.spark import exactly_once  # noqa: PLC0415 - brings PySpark along
 
         manager = self._iceberg.table_manager
         self._register_catalog(data.sparkSession)
         budget = CommitBudget.from_config(manager.config)
-        return manager.with_metadata_repair(write.table, write_frame_once, manager.catalog, data, write, budget)
+        return manager.with_metadata_repair(write.table, exactly_once.write_once, manager.catalog, data, write, budget)
 
     def loads(self, annotation: Any) -> bool:
         return isinstance(annotation, type) and _is_frame(annotation)

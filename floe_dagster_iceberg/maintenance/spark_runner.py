@@ -11,7 +11,7 @@ from floe_dagster_iceberg.errors import CommitConflictError, CompactionError
 from floe_dagster_iceberg.maintenance.task import Task
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenancePlan, MaintenanceResult
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.spark.procedures import ProcedureAnswer, SparkProcedures, SparkProvider
+from floe_dagster_iceberg.spark.procedures import ProcedureResult, SparkProcedures, SparkProvider
 from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.maintenance.compaction_plan import to_group_limits
 from floe_dagster_iceberg.table.maintenance.expire_files import delete_old_metadata, to_retention
@@ -150,7 +150,7 @@ class SparkRun:
             statement=statement,
         )
 
-    def _result(self, answer: ProcedureAnswer, *, files_removed: int, **work: Any) -> MaintenanceResult:
+    def _result(self, answer: ProcedureResult, *, files_removed: int, **work: Any) -> MaintenanceResult:
         return self._task.result(
             MaintenanceEngine.SPARK,
             done=bool(files_removed),
@@ -159,7 +159,7 @@ class SparkRun:
             **work,
         )
 
-    def _expire_batch(self, retention: Retention) -> tuple[ExpiryPlan, ProcedureAnswer | None]:
+    def _expire_batch(self, retention: Retention) -> tuple[ExpiryPlan, ProcedureResult | None]:
         """Plan on what the table is now, and expire that."""
         most = self._task.policy.expiry.max_snapshots_per_commit
         batch = plan_expiry(self._table.metadata, retention, max_snapshots=most)

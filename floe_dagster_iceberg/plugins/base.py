@@ -1,7 +1,6 @@
-"""Work that must not take longer than promised."""
+"""What the built-in plugins share: configuration, properties for both engines, namespaces and tables."""
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, ClassVar, Generic, TypeVar
@@ -11,23 +10,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from floe_dagster_iceberg.errors import EngineCapabilityError, FloeStorageError, ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.plugins.mapping import Setting, engine_properties, passed_through
+from floe_dagster_iceberg.plugins.mapping import Engine, Setting, engine_properties, passed_through
 from floe_dagster_iceberg.plugins.protocols import HealthStatus
 
 T = TypeVar("T")
-
-
 STARTUP_SECONDS = 30.0
-
-
 HEALTH_CHECK_SECONDS = 5.0
 
 
 def run_within(seconds: float, work: Callable[[], T]) -> T:
-    """Run `work`, and stop waiting for it after so many seconds.
+    """Run `work` with a timeout.
 
-    A thread cannot be killed, so the work itself goes on in the background; it never keeps
-    the process alive.
+    A thread cannot be killed, so the work continues in the background; it does not keep the process
+    alive.
 
     Raises:
         TimeoutError: `work` is not done in time.
@@ -38,7 +33,7 @@ def run_within(seconds: float, work: Callable[[], T]) -> T:
     def collect() -> None:
         try:
             results.append(work())
-        # Whatever it is belongs to the caller's thread, which raises it again.
+        # The caller's thread raises it again.
         except BaseException as failure:  # noqa: BLE001
             failures.append(failure)
 
@@ -48,14 +43,25 @@ def run_within(seconds: float, work: Callable[[], T]) -> T:
     if failures:
         raise failures[0]
     if not results:
-        raise TimeoutError(f"no answer within {seconds:g} seconds")
+        raise TimeoutError(f"no response within {seconds:g} seconds")
     return results[0]
+
+
+def check_health(name: str, work: Callable[[], object]) -> HealthStatus:
+    """Run `work` for at most 5 seconds, and report whether it succeeds."""
+    started = perf_counter()
+    try:
+        with translate_errors(name):
+            run_within(HEALTH_CHECK_SECONDS, work)
+    except FloeStorageError as error:
+        return HealthStatus(state="unhealthy", message=str(error), details={"error": type(error).__name__})
+    return HealthStatus(state="healthy", details={"seconds": f"{perf_counter() - started:.3f}"})
 
 
 class PluginConfig(FrozenModel):
     """Configuration of a built-in plugin."""
 
-    # Refused values may be secrets; Pydantic must not print them.
+    # Invalid values may be secrets; Pydantic must not print them.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     properties: dict[str, str] = Field(
@@ -64,7 +70,7 @@ class PluginConfig(FrozenModel):
 
 
 class CatalogConfig(PluginConfig):
-    """What every catalog has."""
+    """Fields of every catalog."""
 
     catalog_name: str = Field(
         default="floe", min_length=1, description="Name of the catalog, the same in both engines."
@@ -73,13 +79,11 @@ class CatalogConfig(PluginConfig):
 
 
 ConfigT = TypeVar("ConfigT", bound=PluginConfig)
-
-
 CatalogConfigT = TypeVar("CatalogConfigT", bound=CatalogConfig)
 
 
-class BuiltInPlugin(ABC, Generic[ConfigT]):
-    """A configuration, its mapping to both engines, and a life without surprises."""
+class BuiltInPlugin(Generic[ConfigT]):
+    """A configuration and its mapping to both engines."""
 
     name: ClassVar[str]
     description: ClassVar[str]
@@ -99,24 +103,22 @@ class BuiltInPlugin(ABC, Generic[ConfigT]):
         """Do nothing: built-in plugins connect when they are first used."""
 
     def shutdown(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing: there is nothing to close."""
 
     def get_config_schema(self) -> type[BaseModel]:
         return self.config_type
 
     def pyiceberg_properties(self) -> dict[str, str]:
         """Properties for PyIceberg, with references and secrets resolved."""
-        return {
-            **passed_through(self.config.properties, "python"),
-            **engine_properties(self.config, self.settings, "python"),
-        }
+        return self._properties("python")
 
     def spark_properties(self) -> dict[str, str]:
         """The same for Java, without Spark's prefix."""
-        return {
-            **passed_through(self.config.properties, "java"),
-            **engine_properties(self.config, self.settings, "java"),
-        }
+        return self._properties("java")
+
+    def _properties(self, engine: Engine) -> dict[str, str]:
+        own = engine_properties(self.config, self.settings, engine)
+        return {**passed_through(self.config.properties, engine), **own}
 
     def spark_conf(self, catalog_name: str) -> dict[str, str]:
         """Conf below `spark.sql.catalog.<catalog_name>`, with references and secrets resolved."""
@@ -128,11 +130,7 @@ class BuiltInPlugin(ABC, Generic[ConfigT]):
 
 
 class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
-    """A catalog plugin on a PyIceberg catalog.
-
-    The table operations here only register and list; what a table needs besides is the
-    table manager's business.
-    """
+    """A plugin for a PyIceberg catalog. It only registers and lists tables; the table manager does the rest."""
 
     def __init__(self, config: CatalogConfigT) -> None:
         super().__init__(config)
@@ -143,23 +141,26 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
         """Open the PyIceberg catalog.
 
         Args:
-            config: Storage properties; the catalog's own win where both name the same.
+            config: Storage properties; the catalog's own take precedence.
 
         Raises:
-            CatalogConnectionError: The catalog does not answer.
+            CatalogConnectionError: The catalog is unreachable.
             CatalogAuthenticationError: The catalog refuses the credentials.
         """
         with translate_errors(self.config.catalog_name):
             self._catalog = self.open_catalog({**config, **self.pyiceberg_properties()})
         return self._catalog
 
-    @abstractmethod
     def open_catalog(self, properties: dict[str, str]) -> Any:
-        """Build the PyIceberg catalog from resolved properties."""
+        """Build the PyIceberg catalog from resolved properties; by default PyIceberg's own of the same name."""
+        # What PyIceberg needs for its catalogs, such as boto3 or thrift, are extras of this package.
+        from pyiceberg.catalog import load_catalog  # noqa: PLC0415
+
+        return load_catalog(self.config.catalog_name, **{"type": self.name, **properties})
 
     @property
     def catalog(self) -> Any:
-        """The connected catalog; connects when nobody has yet."""
+        """The catalog; connects on first use."""
         with self._lock:
             return self._catalog if self._catalog is not None else self.connect({})
 
@@ -170,7 +171,7 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
             self._catalog = None
 
     def spark_conf(self, catalog_name: str) -> dict[str, str]:
-        # A cached table in Spark would hide what PyIceberg has just changed.
+        # A table cached in Spark would hide changes by PyIceberg.
         key = f"spark.sql.catalog.{catalog_name}"
         return {
             key: "org.apache.iceberg.spark.SparkCatalog",
@@ -179,26 +180,20 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
         }
 
     def health_check(self) -> HealthStatus:
-        """Ask the catalog for its namespaces, for at most 5 seconds."""
-        started = perf_counter()
-        try:
-            with translate_errors(self.config.catalog_name):
-                run_within(HEALTH_CHECK_SECONDS, self.list_namespaces)
-        except FloeStorageError as error:
-            return HealthStatus(state="unhealthy", message=str(error), details={"error": type(error).__name__})
-        return HealthStatus(state="healthy", details={"seconds": f"{perf_counter() - started:.3f}"})
+        """List the namespaces, for at most 5 seconds."""
+        return check_health(self.config.catalog_name, self.list_namespaces)
 
     def create_namespace(self, namespace: str, properties: dict[str, str] | None = None) -> None:
         """Create a namespace; a dotted one is nested.
 
         Raises:
-            ValidationError: It exists already.
+            ValidationError: It already exists.
         """
         with translate_errors(self.config.catalog_name, namespace=namespace):
             self.catalog.create_namespace(_levels(namespace), properties or {})
 
     def list_namespaces(self, parent: str | None = None) -> list[str]:
-        """Dotted names of the namespaces right below `parent`, or of the topmost ones."""
+        """Dotted names of the namespaces directly below `parent`, or of the top-level ones."""
         with translate_errors(self.config.catalog_name, namespace=parent):
             found = self.catalog.list_namespaces(_levels(parent) if parent else ())
         return sorted(".".join(namespace) for namespace in found)
@@ -207,24 +202,20 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
         """Delete an empty namespace.
 
         Raises:
-            NoSuchNamespaceError: There is none of that name.
+            NoSuchNamespaceError: It does not exist.
             ValidationError: It still holds tables.
         """
         with translate_errors(self.config.catalog_name, namespace=namespace):
             self.catalog.drop_namespace(_levels(namespace))
 
     def create_table(
-        self,
-        identifier: str,
-        schema: Any,
-        location: str | None = None,
-        properties: dict[str, str] | None = None,
+        self, identifier: str, schema: Any, location: str | None = None, properties: dict[str, str] | None = None
     ) -> None:
-        """Register an empty table; an Arrow or a PyIceberg schema.
+        """Create an empty table with an Arrow or a PyIceberg schema.
 
         Raises:
-            TableAlreadyExistsError: There is one of that name.
-            NoSuchNamespaceError: Its namespace is missing.
+            TableAlreadyExistsError: It already exists.
+            NoSuchNamespaceError: Its namespace does not exist.
         """
         with translate_errors(self.config.catalog_name, table=identifier):
             self.catalog.create_table(_levels(identifier), schema, location=location, properties=properties or {})
@@ -235,13 +226,17 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
             return sorted(".".join(table) for table in self.catalog.list_tables(_levels(namespace)))
 
     def drop_table(self, identifier: str, purge: bool = False) -> None:  # noqa: FBT001, FBT002 - floe's signature
-        """Forget a table; with `purge` delete its files, too."""
+        """Drop a table; `purge` also deletes its files."""
         with translate_errors(self.config.catalog_name, table=identifier):
             drop = self.catalog.purge_table if purge else self.catalog.drop_table
             drop(_levels(identifier))
 
     def vend_credentials(self, table_path: str, operations: list[str]) -> dict[str, Any]:
-        """Refuse: this catalog lends no storage credentials."""
+        """Raise an error: this catalog vends no storage credentials.
+
+        Raises:
+            EngineCapabilityError: Always.
+        """
         raise EngineCapabilityError(
             f"Catalog '{self.config.catalog_name}' of type '{self.name}' vends no credentials "
             f"(asked for {', '.join(operations)}). Configure them on the storage instead.",
@@ -251,7 +246,7 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
 
 
 def required(value: str | None, *, plugin: str, field: str) -> str:
-    """A field that this engine or operation cannot do without.
+    """Return a field that this engine or operation needs.
 
     Raises:
         ValidationError: It is not set.

@@ -1,4 +1,4 @@
-"""What kept an HTTP request from being answered, in a few words that begin with the address."""
+"""Exceptions of PyIceberg and the libraries below it as errors of this package."""
 
 import errno
 import re
@@ -13,40 +13,40 @@ from urllib.parse import urlsplit
 from floe_dagster_iceberg import errors
 from floe_dagster_iceberg.secrets import scrub_exception, scrub_text
 
-# By what the class names of requests, urllib3 and Python contain; the first that is found in the chain tells most.
-_WORDS: Final = {
-    "NameResolutionError": "has a host name that is not known here",
-    "gaierror": "has a host name that is not known here",
+# By parts of class names of requests, urllib3 and Python, the most specific first.
+_HTTP_FAILURES: Final = {
+    "NameResolutionError": "has an unknown host name",
+    "gaierror": "has an unknown host name",
     "ConnectionRefusedError": "refused the connection",
-    "ConnectTimeout": "did not take the connection in time",
-    "ReadTimeout": "did not answer in time",
+    "ConnectTimeout": "did not accept the connection in time",
+    "ReadTimeout": "did not respond in time",
     "SSLError": "cannot be trusted: its certificate or protocol was not accepted",
     "ProxyError": "cannot be reached through the proxy",
-    "RemoteDisconnected": "closed the connection without an answer",
-    "ConnectionResetError": "closed the connection without an answer",
-    "IncompleteRead": "broke off in the middle of its answer",
-    "ChunkedEncodingError": "broke off in the middle of its answer",
+    "RemoteDisconnected": "closed the connection without a response",
+    "ConnectionResetError": "closed the connection without a response",
+    "IncompleteRead": "closed the connection in the middle of its response",
+    "ChunkedEncodingError": "closed the connection in the middle of its response",
     "NewConnectionError": "cannot be connected to",
 }
 
 
-def describe_http_failure(error: BaseException) -> str | None:
-    """The server and what it did, as in 'http://catalog:8181 refused the connection'; None when that is not known.
+def _describe_http_failure(error: BaseException) -> str | None:
+    """The server and what it did, as in 'http://catalog:8181 refused the connection'; None if unknown.
 
-    Of the address only scheme, host and port: the rest may hold what nobody else is to read.
+    Only scheme, host and port of the address: the rest may hold secrets.
     """
     url = getattr(getattr(error, "request", None), "url", None)
     if not isinstance(url, str):
         return None
-    kinds = [type(cause).__name__ for cause in _chain(error)]
-    words = next((words for name, words in _WORDS.items() if any(name in kind for kind in kinds)), None)
-    parts = urlsplit(url)
+    classes = [type(cause).__name__ for cause in _chain(error)]
+    failures = (text for name, text in _HTTP_FAILURES.items() if any(name in each for each in classes))
+    failure, parts = next(failures, None), urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
-    return None if words is None else f"{parts.scheme}://{parts.hostname}{port} {words}"
+    return None if failure is None else f"{parts.scheme}://{parts.hostname}{port} {failure}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and all that led to it; requests and urllib3 hand theirs on as arguments."""
+    """The exception and its causes; requests and urllib3 pass theirs as arguments."""
     waiting, seen = [error], set[int]()
     while waiting:
         current = waiting.pop()
@@ -59,14 +59,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 _METADATA_FILE = re.compile(r"[^\s'\"<>()\[\]]+\.metadata\.json")
-
-
 _LONGEST_REASON = 200
 
 
 @dataclass(frozen=True)
 class ForeignError:
-    """A foreign exception and what was being done when it came."""
+    """An exception of another library, and what it was raised for."""
 
     error: BaseException
     catalog: str
@@ -74,12 +72,16 @@ class ForeignError:
     namespace: object
 
     @property
+    def table_or_catalog(self) -> object:
+        return self.catalog if self.table is None else self.table
+
+    @property
     def subject(self) -> str:
         return f"catalog '{self.catalog}'" if self.table is None else f"table '{self.table}'"
 
     @property
     def status(self) -> int | None:
-        """HTTP status, when the exception stands for a response."""
+        """HTTP status, if the exception stands for a response."""
         for error in (self.error, self.error.__cause__):
             if (status := getattr(getattr(error, "response", None), "status_code", None)) is not None:
                 return int(status)
@@ -87,18 +89,18 @@ class ForeignError:
 
     @property
     def reason(self) -> str:
-        """What went wrong, without a word that the server chose."""
+        """What went wrong, without text of the server."""
         kind = type(self.error).__name__
         if self.status is not None:
             return f"HTTP {self.status} ({kind})"
-        if (attributes := describe_http_failure(self.error)) is not None:
-            return attributes
+        if (description := _describe_http_failure(self.error)) is not None:
+            return description
         text = _first_line(str(getattr(self.error, "orig", None) or self.error))
         return f"{kind}: {text}" if text else kind
 
     @property
     def metadata_file(self) -> str | None:
-        """The metadata file of the table that the exception complains about, if it is one."""
+        """The table's metadata file that the exception names, if any."""
         found = None if self.table is None else _METADATA_FILE.search(str(self.error))
         return None if found is None else found[0]
 
@@ -119,13 +121,10 @@ def _dotted(identifier: Any) -> str:
     return ".".join(identifier) if isinstance(identifier, tuple) else str(identifier)
 
 
+# Error numbers of file systems, and messages of object stores through PyArrow.
 _STORAGE_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-# How object stores, through PyArrow, spell the same.
 _STORAGE_FULL_WORDS = ("HTTP status 507", "StorageFull", "QuotaExceeded", "InsufficientStorage")
-
-
+_STORAGE_REFUSES = (errno.EACCES, errno.EPERM, errno.EROFS)
 _STORAGE_REFUSES_WORDS = (
     "ACCESS_DENIED",
     "ExpiredToken",
@@ -134,17 +133,11 @@ _STORAGE_REFUSES_WORDS = (
     "INVALID_CLIENT_TOKEN_ID",
     "SIGNATURE_DOES_NOT_MATCH",
 )
-
-
-_STORAGE_REFUSES = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-# How PyArrow spells trouble with an object store that may be over in a minute.
+# Those that may be over in a minute.
 _STORAGE_AWAY = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "REQUEST_TIMEOUT", "curlCode")
 
 
-def storage_failed(failed: ForeignError) -> errors.FloeStorageError:
-    """Storage that is full, refuses, does not answer, or fails otherwise."""
+def _storage_failed(failed: ForeignError) -> errors.FloeStorageError:
     number, text = getattr(failed.error, "errno", None), str(failed.error)
     if number in _STORAGE_FULL or any(word in text for word in _STORAGE_FULL_WORDS):
         return errors.WriteError(
@@ -159,14 +152,13 @@ def storage_failed(failed: ForeignError) -> errors.FloeStorageError:
             table=failed.table,
         )
     if any(word in text for word in _STORAGE_AWAY):
-        return errors.CatalogConnectionError(failed.catalog, reason=f"its storage does not answer ({failed.reason})")
+        return errors.CatalogConnectionError(failed.catalog, reason=f"its storage is unreachable ({failed.reason})")
     return errors.IcebergError(f"The storage of {failed.subject} failed: {failed.reason}.", table=failed.table)
 
 
-def file_missing(failed: ForeignError) -> errors.FloeStorageError:
-    """A file of a table is not where it should be."""
+def _file_missing(failed: ForeignError) -> errors.FloeStorageError:
     if failed.metadata_file is not None:
-        return stale_metadata(failed)
+        return _stale_metadata(failed)
     return errors.ScanError(
         f"A file of {failed.subject} is missing from storage ({failed.reason}). "
         "Restore it, or roll the table back to a snapshot that does not need it.",
@@ -174,8 +166,7 @@ def file_missing(failed: ForeignError) -> errors.FloeStorageError:
     )
 
 
-def stale_metadata(failed: ForeignError) -> errors.FloeStorageError:
-    """The metadata file that the catalog points to is missing, or is none."""
+def _stale_metadata(failed: ForeignError) -> errors.FloeStorageError:
     missing = isinstance(failed.error, FileNotFoundError) or failed.status == HTTPStatus.NOT_FOUND
     reason = "the file is missing" if missing else "it is invalid"
     return errors.StaleTableMetadataError(failed.table, metadata_location=failed.metadata_file, reason=reason)
@@ -186,24 +177,23 @@ Translation = Callable[[ForeignError], errors.FloeStorageError]
 
 @contextmanager
 def translate_errors(catalog: str, *, table: object = None, namespace: object = None) -> Iterator[None]:
-    """Raise what the body raises as an error of this package.
+    """Raise exceptions of the body as errors of this package.
 
     Args:
-        catalog: Name of the catalog the body talks to.
-        table: The table it works on, when there is one; it is named in the error.
-        namespace: The namespace it works on, when that is not the table's.
+        catalog: Name of the catalog that the body uses.
+        table: The table that the error names, if there is one.
+        namespace: The namespace, if it is not the table's.
     """
     try:
         yield
     except errors.FloeStorageError:
         raise
-    # The dict decides what is foreign; what it does not know goes on unchanged.
+    # Exceptions that `TRANSLATIONS` does not list pass unchanged.
     except BaseException as error:
         translate = _translation_of(error)
         if translate is None:
             raise
-        failed = ForeignError(error, catalog, table, namespace)
-        raise translate(failed) from scrub_exception(error)
+        raise translate(ForeignError(error, catalog, table, namespace)) from scrub_exception(error)
 
 
 def _connection_lost(failed: ForeignError) -> errors.FloeStorageError:
@@ -215,25 +205,23 @@ def _refused_credentials(failed: ForeignError) -> errors.FloeStorageError:
 
 
 def _conflict(failed: ForeignError) -> errors.FloeStorageError:
-    subject = failed.catalog if failed.table is None else failed.table
-    return errors.CommitConflictError(subject, attempts=1, reason=failed.reason)
+    return errors.CommitConflictError(failed.table_or_catalog, attempts=1, reason=failed.reason)
 
 
 def _outcome_unknown(failed: ForeignError) -> errors.FloeStorageError:
-    subject = failed.catalog if failed.table is None else failed.table
-    return errors.CommitOutcomeUnknownError(subject, snapshot_id=None, reason=failed.reason)
+    return errors.CommitOutcomeUnknownError(failed.table_or_catalog, snapshot_id=None, reason=failed.reason)
 
 
 def _no_such_table(failed: ForeignError) -> errors.FloeStorageError:
     if failed.metadata_file is not None:
-        # A server that has the table and not its metadata file says 404, too.
-        return stale_metadata(failed)
+        # A server that lacks the metadata file of a table responds with 404, too.
+        return _stale_metadata(failed)
     return errors.NoSuchTableError("(unnamed)" if failed.table is None else failed.table)
 
 
 def _no_such_namespace(failed: ForeignError) -> errors.FloeStorageError:
     if failed.metadata_file is not None:
-        return stale_metadata(failed)
+        return _stale_metadata(failed)
     return errors.NoSuchNamespaceError(failed.namespace_name)
 
 
@@ -262,13 +250,13 @@ def _view_exists(failed: ForeignError) -> errors.FloeStorageError:
 
 
 def _rest_error(failed: ForeignError) -> errors.FloeStorageError:
-    # PyIceberg has no class of its own for most answers, so the status decides.
+    # PyIceberg has no classes for most responses, so the status decides.
     if failed.status is None or failed.status >= 500:  # noqa: PLR2004 - the first status that blames the server
         return _server_failed(failed)
     if failed.status == HTTPStatus.NOT_FOUND and failed.table is not None:
         return _no_such_table(failed)
     if failed.status == HTTPStatus.NOT_FOUND and failed.namespace is not None:
-        # PyIceberg knows the namespace itself to be missing by a class of its own; here it is one above.
+        # PyIceberg has a class for a missing namespace; here its parent is missing.
         return errors.NoSuchNamespaceError(failed.namespace_name.rpartition(".")[0] or failed.namespace_name)
     return errors.ValidationError(
         f"The request for {failed.subject} was refused: {failed.reason}. "
@@ -278,23 +266,20 @@ def _rest_error(failed: ForeignError) -> errors.FloeStorageError:
 
 
 def _server_failed(failed: ForeignError) -> errors.FloeStorageError:
-    return _connection_lost(failed) if failed.metadata_file is None else stale_metadata(failed)
+    return _connection_lost(failed) if failed.metadata_file is None else _stale_metadata(failed)
 
 
 def _bad_metadata(failed: ForeignError) -> errors.FloeStorageError:
-    # PyIceberg raises one class for a corrupt metadata file and for a schema that does not fit.
-    if "TableMetadata" not in str(failed.error):
-        return _refused(failed)
-    return stale_metadata(failed)
+    # PyIceberg raises one class for a corrupt metadata file and for an incompatible schema.
+    return _stale_metadata(failed) if "TableMetadata" in str(failed.error) else _refused(failed)
 
 
 def _unreadable_response(failed: ForeignError) -> errors.FloeStorageError:
     title = getattr(failed.error, "title", "")
     if "Metadata" in title:
         return _bad_metadata(failed)
-    return errors.CatalogConnectionError(
-        failed.catalog, reason=f"the answer is not what an Iceberg catalog sends ({title or 'unreadable JSON'})"
-    )
+    reason = f"the response is not that of an Iceberg catalog ({title or 'unreadable JSON'})"
+    return errors.CatalogConnectionError(failed.catalog, reason=reason)
 
 
 def _not_supported(failed: ForeignError) -> errors.FloeStorageError:
@@ -312,16 +297,13 @@ def _not_installed(failed: ForeignError) -> errors.FloeStorageError:
 
 def _database_failed(failed: ForeignError) -> errors.FloeStorageError:
     text = str(getattr(failed.error, "orig", failed.error)).lower()
-    if "authentication failed" in text or "no password supplied" in text:
-        return _refused_credentials(failed)
-    return _connection_lost(failed)
+    refused = "authentication failed" in text or "no password supplied" in text
+    return _refused_credentials(failed) if refused else _connection_lost(failed)
 
 
 def _database_conflict(failed: ForeignError) -> errors.FloeStorageError:
-    subject = failed.catalog if failed.table is None else failed.table
-    return errors.CommitConflictError(
-        subject, attempts=1, reason="another process made the same change at the same time"
-    )
+    reason = "another process made the same change at the same time"
+    return errors.CommitConflictError(failed.table_or_catalog, attempts=1, reason=reason)
 
 
 # Names, not classes: importing requests and SQLAlchemy here would cost every code location half a second.
@@ -372,12 +354,12 @@ TRANSLATIONS: dict[str, Translation] = {
     "builtins.NotImplementedError": _not_supported,
     "builtins.ConnectionError": _connection_lost,
     "builtins.TimeoutError": _connection_lost,
-    "builtins.FileNotFoundError": file_missing,
-    "builtins.OSError": storage_failed,
+    "builtins.FileNotFoundError": _file_missing,
+    "builtins.OSError": _storage_failed,
 }
 
 
 def _translation_of(error: BaseException) -> Translation | None:
-    """The entry of the exception's class, else of its nearest ancestor."""
+    """The entry of the exception's class or of its nearest base class."""
     names = (f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__)
     return next((TRANSLATIONS[name] for name in names if name in TRANSLATIONS), None)

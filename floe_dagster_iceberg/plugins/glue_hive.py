@@ -1,6 +1,6 @@
-"""Catalogs of other systems, passed through to what PyIceberg and Iceberg's Java side offer: Glue and Hive."""
+"""AWS Glue and Hive, with the clients of PyIceberg and Iceberg's Java library."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -10,13 +10,11 @@ from floe_dagster_iceberg.secrets import SecretValue
 
 
 class GlueCatalogConfig(CatalogConfig):
-    """AWS Glue; without keys the AWS chain finds them."""
+    """AWS Glue; without keys AWS's default credentials are used."""
 
     region: str | None = Field(default=None, description="Region of the Glue catalog.")
-    catalog_id: str | None = Field(
-        default=None, description="Account id of the Glue catalog, when it is not one's own."
-    )
-    endpoint: str | None = Field(default=None, description="Address of the service, when it is not AWS.")
+    catalog_id: str | None = Field(default=None, description="Account id of a Glue catalog in another account.")
+    endpoint: str | None = Field(default=None, description="Address of the service, if it is not AWS.")
     access_key_id: SecretValue | None = Field(default=None, description="Static key id.")
     secret_access_key: SecretValue | None = Field(default=None, description="Static secret key.")
     session_token: SecretValue | None = Field(default=None, description="Session token of temporary keys.")
@@ -25,7 +23,7 @@ class GlueCatalogConfig(CatalogConfig):
 class GlueCatalogPlugin(BuiltInCatalog[GlueCatalogConfig]):
     """AWS Glue Data Catalog.
 
-    Java takes keys for Glue from the AWS chain only, so the three key fields reach PyIceberg
+    Java only takes AWS's default credentials for Glue, so the three key fields apply to PyIceberg
     alone: on Spark use the environment or a role.
     """
 
@@ -41,12 +39,6 @@ class GlueCatalogPlugin(BuiltInCatalog[GlueCatalogConfig]):
         Setting("secret_access_key", python="glue.secret-access-key", java=None),
         Setting("session_token", python="glue.session-token", java=None),
     )
-
-    def open_catalog(self, properties: dict[str, str]) -> Any:
-        # boto3 is an extra of this package.
-        from pyiceberg.catalog import load_catalog  # noqa: PLC0415
-
-        return load_catalog(self.config.catalog_name, **{"type": "glue", **properties})
 
     def spark_properties(self) -> dict[str, str]:
         return {"catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog", **super().spark_properties()}
@@ -71,12 +63,6 @@ class HiveCatalogPlugin(BuiltInCatalog[HiveCatalogConfig]):
         Setting("uri", python="uri", java="uri"),
         Setting("warehouse", python="warehouse", java="warehouse"),
     )
-
-    def open_catalog(self, properties: dict[str, str]) -> Any:
-        # thrift is an extra of this package.
-        from pyiceberg.catalog import load_catalog  # noqa: PLC0415
-
-        return load_catalog(self.config.catalog_name, **{"type": "hive", **properties})
 
     def spark_properties(self) -> dict[str, str]:
         return {"type": "hive", **super().spark_properties()}

@@ -17,7 +17,7 @@ def as_text(value: Any) -> str:
 
 
 def negated(value: Any) -> str:
-    """Write a flag whose duplicate means the opposite."""
+    """Write a flag that the other engine spells as its opposite."""
     return "false" if as_text(value).lower() == "true" else "true"
 
 
@@ -28,7 +28,7 @@ def as_milliseconds(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """A field of a plugin's configuration and what each engine calls it; None where it has no such thing."""
+    """A field of a plugin's configuration and its property in each engine; None where there is none."""
 
     field: str
     python: str | None
@@ -37,33 +37,27 @@ class Setting:
     java_value: Callable[[Any], str] = as_text
 
 
-# Properties that users pass through in one engine's spelling and that the other spells differently.
+# Users' own properties that the engines spell differently.
 _TO_JAVA: dict[str, tuple[str, Callable[[Any], str]]] = {
     "s3.force-virtual-addressing": ("s3.path-style-access", negated),
     "s3.region": ("client.region", as_text),
     "adls.account-name": ("adls.auth.shared-key.account.name", as_text),
     "adls.account-key": ("adls.auth.shared-key.account.key", as_text),
 }
-# PyIceberg reads client.region too, so that one needs no way back.
+# PyIceberg reads client.region too.
 _TO_PYTHON: dict[str, tuple[str, Callable[[Any], str]]] = {
     "s3.path-style-access": ("s3.force-virtual-addressing", negated),
     "adls.auth.shared-key.account.name": ("adls.account-name", as_text),
     "adls.auth.shared-key.account.key": ("adls.account-key", as_text),
 }
-_PYTHON_ONLY = (
-    "py-",
-    "pool_pre_ping",
-    "echo",
-    "schema_version",
-    "init_catalog_tables",
-    "s3.connect-timeout",
-    "s3.request-timeout",
-)
+BARE_PROPERTIES = ("echo", "pool_pre_ping", "init_catalog_tables", "schema_version")
+"""Iceberg properties without a dot or dash in their name."""
+_PYTHON_ONLY = ("py-", "s3.connect-timeout", "s3.request-timeout", *BARE_PROPERTIES)
 _JAVA_ONLY = ("io-impl", "catalog-impl", "jdbc.", "rest.client.", "metrics-reporter-impl", "cache-", "table-default.")
 
 
 def engine_properties(config: BaseModel, settings: Iterable[Setting], engine: Engine) -> dict[str, str]:
-    """Properties of one engine from a configuration; secrets are resolved, unset fields left out."""
+    """A configuration as properties of one engine; secrets are resolved, unset fields left out."""
     properties: dict[str, str] = {}
     for setting in settings:
         key = setting.python if engine == "python" else setting.java
@@ -75,7 +69,7 @@ def engine_properties(config: BaseModel, settings: Iterable[Setting], engine: En
 
 
 def passed_through(properties: Mapping[str, str], engine: Engine) -> dict[str, str]:
-    """The user's own properties in the spelling of one engine; those of the other engine alone are left out."""
+    """The user's own properties as one engine spells them; those that only the other one has are left out."""
     foreign, spellings = (_JAVA_ONLY, _TO_PYTHON) if engine == "python" else (_PYTHON_ONLY, _TO_JAVA)
     spelled: dict[str, str] = {}
     for key, value in resolve_properties(properties).items():
@@ -88,7 +82,7 @@ def passed_through(properties: Mapping[str, str], engine: Engine) -> dict[str, s
 
 
 def resolved(value: Any) -> Any:
-    """The value of a field with its references looked up."""
+    """The value of a field, with secrets and references resolved."""
     match value:
         case SecretStr() | SecretReference() | NamedSecret():
             return resolve_secret(value)

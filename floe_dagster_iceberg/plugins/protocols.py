@@ -1,4 +1,4 @@
-"""What a plugin must offer. A floe plugin fits by its methods alone; floe is never imported."""
+"""The interfaces of plugins. A floe plugin implements them by its methods alone; floe is never imported."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -9,15 +9,15 @@ from floe_dagster_iceberg.models.base import FrozenModel
 
 
 class HealthStatus(FrozenModel):
-    """Whether something works right now."""
+    """The result of a health check."""
 
-    state: Literal["healthy", "degraded", "unhealthy"] = Field(description="The check.")
+    state: Literal["healthy", "degraded", "unhealthy"] = Field(description="The result of the check.")
     message: str = Field(default="", description="Why, in one sentence.")
     details: dict[str, str] = Field(default_factory=dict, description="Values that help to find the cause.")
 
     @property
     def healthy(self) -> bool:
-        """Whether it works, be it slowly."""
+        """True for 'degraded' too."""
         return self.state != "unhealthy"
 
 
@@ -34,7 +34,7 @@ class FileIO(Protocol):
 
 @runtime_checkable
 class Catalog(Protocol):
-    """Knows namespaces and tables, as PyIceberg's catalogs do."""
+    """Lists namespaces and tables, and loads tables, as PyIceberg's catalogs do."""
 
     def list_namespaces(self) -> list[tuple[str, ...]]: ...
 
@@ -45,7 +45,7 @@ class Catalog(Protocol):
 
 @runtime_checkable
 class Plugin(Protocol):
-    """Who a plugin is, and its life: `startup` within 30 seconds, `health_check` within 5."""
+    """Identity and lifecycle of a plugin: `startup` within 30 seconds, `health_check` within 5."""
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Plugin(Protocol):
 
 @runtime_checkable
 class CatalogPlugin(Plugin, Protocol):
-    """Opens a PyIceberg catalog, and does the plain things to namespaces and tables."""
+    """Opens a PyIceberg catalog, and creates, lists and drops namespaces and tables."""
 
     def connect(self, config: Mapping[str, str]) -> Any: ...
 
@@ -91,7 +91,7 @@ class CatalogPlugin(Plugin, Protocol):
 
 @runtime_checkable
 class StoragePlugin(Plugin, Protocol):
-    """Knows where the files are and how to reach them."""
+    """Locations of files, and access to them."""
 
     def get_pyiceberg_fileio(self) -> Any: ...
 
@@ -106,10 +106,10 @@ class StoragePlugin(Plugin, Protocol):
 
 @runtime_checkable
 class SparkConfigured(Protocol):
-    """Says the same to Spark as to PyIceberg; the built-in plugins do, others may."""
+    """Spark conf of a catalog or storage; the built-in plugins have it, others may."""
 
     def spark_conf(self, catalog_name: str) -> dict[str, str]:
         """Conf below `spark.sql.catalog.<catalog_name>`."""
 
     def spark_packages(self) -> list[str]:
-        """Jars Spark needs: Maven coordinates, or bare names of Iceberg's own bundles."""
+        """Jars that Spark needs: Maven coordinates, or bare names of Iceberg's own bundles."""

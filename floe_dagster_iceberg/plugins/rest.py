@@ -1,11 +1,10 @@
-"""Catalogs that speak Iceberg's REST protocol: any of them, and Apache Polaris with its own rules."""
+"""Catalogs with Iceberg's REST protocol, and Apache Polaris, which has rules of its own."""
 
 import json
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.models import RetryConfig
 from floe_dagster_iceberg.plugins.base import BuiltInCatalog, CatalogConfig
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
@@ -14,12 +13,12 @@ from floe_dagster_iceberg.secrets import SecretValue, is_secret_key
 
 AccessDelegation = Literal["vended-credentials", "remote-signing", "none"]
 
-# Resources take strings only, so a nested setting may arrive as JSON text.
+# Resources only take strings, so a nested setting may be JSON text.
 _Retry = Annotated[RetryConfig, BeforeValidator(lambda value: json.loads(value) if isinstance(value, str) else value)]
 
 
 class RestCatalogConfig(CatalogConfig):
-    """How to reach a REST catalog, and as whom."""
+    """Address and credentials of a REST catalog."""
 
     uri: str = Field(min_length=1, description="Address of the catalog, without '/v1'.")
     client_id: SecretValue | None = Field(default=None, description="OAuth2 client id.")
@@ -30,9 +29,9 @@ class RestCatalogConfig(CatalogConfig):
     token_url: str | None = Field(default=None, description="Token endpoint; '<uri>/v1/oauth/tokens' if not given.")
     audience: str | None = Field(default=None, description="OAuth2 audience.")
     resource: str | None = Field(default=None, description="OAuth2 resource.")
-    prefix: str | None = Field(default=None, description="Path prefix of the catalog, when the server does not say it.")
+    prefix: str | None = Field(default=None, description="Path prefix of the catalog, if the server does not send it.")
     access_delegation: AccessDelegation = Field(
-        default="vended-credentials", description="How the server lends access to the files."
+        default="vended-credentials", description="How the server grants access to the files."
     )
     token_refresh_enabled: bool = Field(default=True, description="Whether Spark renews tokens before they expire.")
     connect_timeout_seconds: float = Field(default=10, gt=0, le=60, description="Longest wait for a connection.")
@@ -51,11 +50,11 @@ class RestCatalogConfig(CatalogConfig):
 
 
 class PolarisCatalogConfig(RestCatalogConfig):
-    """How to reach Apache Polaris."""
+    """Address and credentials of Apache Polaris."""
 
     warehouse: str = Field(min_length=1, description="Name of the Polaris catalog.")
     scope: str = Field(
-        default="PRINCIPAL_ROLE:ALL", description="Roles to take: PRINCIPAL_ROLE:<role>, or all of them."
+        default="PRINCIPAL_ROLE:ALL", description="Roles to activate: PRINCIPAL_ROLE:<role>, or all of them."
     )
 
     @model_validator(mode="after")
@@ -66,7 +65,7 @@ class PolarisCatalogConfig(RestCatalogConfig):
 
 
 class RestCatalogPlugin(BuiltInCatalog[RestCatalogConfig]):
-    """Any catalog that speaks Iceberg's REST protocol."""
+    """Any catalog with Iceberg's REST protocol."""
 
     name: ClassVar[str] = "rest"
     description: ClassVar[str] = "Iceberg REST catalog."
@@ -101,72 +100,50 @@ class RestCatalogPlugin(BuiltInCatalog[RestCatalogConfig]):
         return {**super().pyiceberg_properties(), **self._delegation_header()}
 
     def spark_properties(self) -> dict[str, str]:
-        # Java refuses a count of zero.
+        # Java does not allow zero.
         properties = {"type": "rest", "rest.client.max-retries": str(max(self.config.retry.max_attempts - 1, 1))}
         if (credential := self._credential()) is not None:
             properties |= {"credential": credential, "oauth2-server-uri": self.token_url}
-            # The credential gets a new token everywhere; few token endpoints exchange an old one for it.
+            # Every token endpoint issues a new token for the credential; few exchange an old one.
             properties["token-exchange-enabled"] = "false"
         if credential is not None or self.config.token is not None:
             properties["rest.auth.type"] = "oauth2"
         if self.config.access_delegation == "vended-credentials":
-            # Spark would keep a table that did not change for minutes, and with it keys that may have expired.
+            # Spark would cache an unchanged table for minutes, and with it credentials that may have expired.
             properties["rest-table-cache.max-entries"] = "0"
         return {**properties, **super().spark_properties(), **self._delegation_header()}
 
     def open_catalog(self, properties: dict[str, str]) -> Any:
         # requests and PyIceberg's REST client are slow to import, and a code location needs neither.
-        from floe_dagster_iceberg._pyiceberg.rest_catalog import (  # noqa: PLC0415
-            ClientCredentials,
-            FloeRestCatalog,
-            HttpPolicy,
-            PolarisCatalog,
-        )
+        from floe_dagster_iceberg._pyiceberg import rest_catalog  # noqa: PLC0415
 
-        policy = HttpPolicy(
+        name, auth = self.config.catalog_name, None
+        policy = rest_catalog.HttpPolicy(
             connect_timeout_seconds=self.config.connect_timeout_seconds,
             read_timeout_seconds=self.config.read_timeout_seconds,
             total_timeout_seconds=self.config.total_timeout_seconds,
             retry=self.config.retry,
         )
-        form = self._token_form()
-        auth = (
-            ClientCredentials(
-                self.config.catalog_name,
-                token_url=self.token_url,
-                form=form,
-                policy=policy,
-                system="polaris" if self.is_polaris else "iceberg",
+        if form := self._token_form():
+            system = "polaris" if self.is_polaris else "iceberg"
+            auth = rest_catalog.ClientCredentials(
+                name, token_url=self.token_url, form=form, policy=policy, system=system
             )
-            if form
-            else None
-        )
-        return (PolarisCatalog if self.is_polaris else FloeRestCatalog)(
-            self.config.catalog_name,
-            policy=policy,
-            auth=auth,
-            delegate_access=self.config.access_delegation != "none",
-            properties=properties,
-        )
+        catalog_type = rest_catalog.PolarisCatalog if self.is_polaris else rest_catalog.FloeRestCatalog
+        delegate_access = self.config.access_delegation != "none"
+        return catalog_type(name, policy=policy, auth=auth, delegate_access=delegate_access, properties=properties)
 
     def vend_credentials(self, table_path: str, operations: list[str]) -> dict[str, Any]:
-        """Short-lived storage credentials for a table.
+        """Get short-lived storage credentials for a table.
 
         Raises:
-            EngineCapabilityError: The server lends none.
+            EngineCapabilityError: The server vends none.
         """
         with translate_errors(self.config.catalog_name, table=table_path):
             io = self.catalog.load_table(tuple(table_path.split("."))).io
         own = self.catalog.properties
         vended = {key: value for key, value in io.properties.items() if is_secret_key(key) and own.get(key) != value}
-        if not vended:
-            raise EngineCapabilityError(
-                f"Catalog '{self.config.catalog_name}' lends no credentials for {', '.join(operations)} "
-                f"on '{table_path}'. Configure them on the storage instead.",
-                engine=self.name,
-                table=table_path,
-            )
-        return vended
+        return vended or super().vend_credentials(table_path, operations)
 
     def _delegation_header(self) -> dict[str, str]:
         if self.config.access_delegation == "none":

@@ -17,15 +17,15 @@ POSTGRESQL_JDBC = "org.postgresql:postgresql:42.7.7"
 
 
 class SqlCatalogConfig(CatalogConfig):
-    """Where the catalog's tables are."""
+    """Address of the database, and timeouts."""
 
     uri: SecretValue = Field(
         description="SQLAlchemy URL: sqlite:///<file> or postgresql+psycopg2://user:password@host/db."
     )
     lock_timeout_seconds: float = Field(
-        default=60, ge=0, description="How long to wait for another process that writes to the same SQLite file."
+        default=60, ge=0, description="Longest wait for another process that writes to the same SQLite file."
     )
-    connect_timeout_seconds: int = Field(default=10, ge=1, description="How long to wait for PostgreSQL to answer.")
+    connect_timeout_seconds: int = Field(default=10, ge=1, description="Longest wait for a connection to PostgreSQL.")
 
 
 class SqlCatalogPlugin(BuiltInCatalog[SqlCatalogConfig]):
@@ -38,32 +38,26 @@ class SqlCatalogPlugin(BuiltInCatalog[SqlCatalogConfig]):
 
     @property
     def url(self) -> str:
-        """The SQLAlchemy URL; a SQLite path is made absolute, because Spark runs elsewhere."""
+        """The SQLAlchemy URL; a SQLite path is made absolute, because Spark has another working directory."""
         # Only the password is a secret; masking the whole URL would make messages unreadable.
         url = resolve_text(secret_as_text(self.config.uri))
         if password := urlsplit(url).password:
             remember_secret(unquote(password))
-        # Without a driver SQLAlchemy takes psycopg 3; the extra of this package brings psycopg 2.
+        # Without a driver SQLAlchemy takes psycopg 3; the extra of this package installs psycopg 2.
         url = re.sub("^postgres(ql)?://", "postgresql+psycopg2://", url)
-        if not url.startswith("sqlite"):
-            return url
         scheme, _, rest = url.partition(":///")
         path, _, query = rest.partition("?")
-        if path in ("", ":memory:"):
+        if not url.startswith("sqlite") or path in ("", ":memory:"):
             return url
         return f"{scheme}:///{Path(path).absolute()}{'?' if query else ''}{query}"
 
     def pyiceberg_properties(self) -> dict[str, str]:
-        # Both engines write the newer table layout, so neither has to migrate what the other made.
-        return {
-            "pool_pre_ping": "true",
-            "schema_version": "v1",
-            **super().pyiceberg_properties(),
-            "uri": self._url_with_timeouts(),
-        }
+        # Both engines use the newer table layout, so neither has to migrate tables of the other.
+        defaults = {"pool_pre_ping": "true", "schema_version": "v1"}
+        return {**defaults, **super().pyiceberg_properties(), "uri": self._url_with_timeouts()}
 
     def open_catalog(self, properties: dict[str, str]) -> Any:
-        # SQLAlchemy costs a third of a second to import, which a code location must not pay.
+        # Importing SQLAlchemy takes a third of a second, and a code location does not need it.
         from floe_dagster_iceberg._pyiceberg.sql_catalog import FloeSqlCatalog  # noqa: PLC0415
 
         if (file := self._sqlite_file()) is not None:
@@ -73,8 +67,8 @@ class SqlCatalogPlugin(BuiltInCatalog[SqlCatalogConfig]):
     def spark_conf(self, catalog_name: str) -> dict[str, str]:
         if catalog_name != self.config.catalog_name:
             raise ValidationError(
-                f"A SQL catalog keeps its name with every table: Spark must call it '{self.config.catalog_name}', "
-                f"not '{catalog_name}'."
+                f"A SQL catalog stores its name with every table: in Spark its name must be "
+                f"'{self.config.catalog_name}', not '{catalog_name}'."
             )
         return super().spark_conf(catalog_name)
 
@@ -96,7 +90,7 @@ class SqlCatalogPlugin(BuiltInCatalog[SqlCatalogConfig]):
         return Path(path) if scheme.startswith("sqlite") and path not in ("", ":memory:") else None
 
     def _url_with_timeouts(self) -> str:
-        # PyIceberg lets nobody pass arguments to its engine, but the drivers read these from the URL.
+        # PyIceberg passes no arguments to its SQLAlchemy engine, but the drivers read these from the URL.
         if self.url.startswith("sqlite"):
             return _with_query(self.url, timeout=f"{self.config.lock_timeout_seconds:g}")
         if self.url.startswith("postgresql"):
@@ -111,7 +105,7 @@ class SqlCatalogPlugin(BuiltInCatalog[SqlCatalogConfig]):
             return _postgresql_properties(self.url)
         raise EngineCapabilityError(
             f"Spark cannot open the SQL catalog '{self.config.catalog_name}': "
-            "only a SQLite file and PostgreSQL are shared with it.",
+            "it only supports SQLite files and PostgreSQL.",
             engine="spark",
         )
 

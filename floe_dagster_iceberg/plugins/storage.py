@@ -1,4 +1,4 @@
-"""Where the files are: what all built-in storages share, and the local file system."""
+"""The built-in storages: the local file system, S3, Google Cloud Storage and Azure."""
 
 import os
 from pathlib import Path
@@ -6,19 +6,18 @@ from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import Field, SecretStr, model_validator
 
-from floe_dagster_iceberg.errors import FloeStorageError, ValidationError
-from floe_dagster_iceberg.plugins.base import HEALTH_CHECK_SECONDS, BuiltInPlugin, PluginConfig, required, run_within
-from floe_dagster_iceberg.plugins.error_translation import translate_errors
+from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.plugins.base import BuiltInPlugin, PluginConfig, check_health, required
 from floe_dagster_iceberg.plugins.mapping import Setting, as_milliseconds, negated, resolved
 from floe_dagster_iceberg.plugins.protocols import HealthStatus
 from floe_dagster_iceberg.secrets import NamedSecret, SecretReference, SecretValue, resolve_text
 
 
 class StorageConfig(PluginConfig):
-    """What every storage has."""
+    """Fields of every storage."""
 
     warehouse: str | None = Field(default=None, description="Location below which tables are created.")
-    py_io_impl: str | None = Field(default=None, description="PyIceberg FileIO class to use instead of the usual one.")
+    py_io_impl: str | None = Field(default=None, description="PyIceberg FileIO class to use instead of the default.")
 
 
 StorageConfigT = TypeVar("StorageConfigT", bound=StorageConfig)
@@ -28,7 +27,7 @@ class BuiltInStorage(BuiltInPlugin[StorageConfigT]):
     """A storage plugin on PyIceberg's FileIO."""
 
     def warehouse_uri(self) -> str | None:
-        """Location below which tables are created, or None when only the catalog knows."""
+        """Location below which tables are created, or None if only the catalog has it."""
         return None if self.config.warehouse is None else resolve_text(self.config.warehouse).rstrip("/")
 
     def get_warehouse_uri(self, namespace: str) -> str:
@@ -43,49 +42,44 @@ class BuiltInStorage(BuiltInPlugin[StorageConfigT]):
         return "/".join([root, *namespace.split(".")]) if namespace else root
 
     def get_pyiceberg_fileio(self) -> Any:
-        """A PyIceberg FileIO; its `properties` are what a catalog needs to know about this storage."""
-        # PyIceberg's FileIO modules are slow to import, and a code location needs none.
+        """A PyIceberg FileIO; its `properties` configure a catalog for this storage."""
+        # PyIceberg's FileIO modules are slow to import, and a code location does not need them.
         from pyiceberg.io import load_file_io  # noqa: PLC0415
 
         return load_file_io(self.pyiceberg_properties(), self.warehouse_uri())
 
     def get_dbt_profile_config(self) -> dict[str, Any]:
-        """What a dbt profile needs to find the files; secrets are left to dbt's own environment."""
-        return {"type": self.name, **self._open_settings(), "warehouse": self.warehouse_uri()}
+        """Settings for a dbt profile, without secrets, which dbt reads from its environment."""
+        return {"type": self.name, **self._settings_without_secrets(), "warehouse": self.warehouse_uri()}
 
     def get_dagster_io_manager_config(self) -> dict[str, Any]:
-        """Arguments of `IcebergResource` that choose this storage; secrets must be given there as `EnvVar`."""
-        properties = {field: str(resolved(value)) for field, value in self._open_settings().items()}
+        """Arguments of `IcebergResource` for this storage; secrets must be given there as `EnvVar`."""
+        properties = {field: str(resolved(value)) for field, value in self._settings_without_secrets().items()}
         return {"storage_type": self.name, "storage_properties": properties, "warehouse": self.warehouse_uri()}
 
     def get_helm_values_override(self) -> dict[str, Any]:
-        """Nothing: this package deploys no storage."""
+        """Return nothing: this package does not deploy storage."""
         return {}
 
     def health_check(self) -> HealthStatus:
-        """Look whether the warehouse can be reached, for at most 5 seconds."""
-        try:
-            with translate_errors(self.name):
-                run_within(HEALTH_CHECK_SECONDS, self._look)
-        except FloeStorageError as error:
-            return HealthStatus(state="unhealthy", message=str(error), details={"error": type(error).__name__})
-        return HealthStatus(state="healthy")
+        """Check whether the warehouse is reachable, for at most 5 seconds."""
+        return check_health(self.name, self._access_warehouse)
 
-    def _look(self) -> None:
+    def _access_warehouse(self) -> None:
         self.get_pyiceberg_fileio().new_input(f"{self.get_warehouse_uri('')}/.floe-health-check").exists()
 
-    def _open_settings(self) -> dict[str, Any]:
+    def _settings_without_secrets(self) -> dict[str, Any]:
         secret = (SecretStr, SecretReference, NamedSecret)
         fields = {setting.field: getattr(self.config, setting.field) for setting in self.settings}
         return {field: value for field, value in fields.items() if value is not None and not isinstance(value, secret)}
 
 
 class LocalStorageConfig(StorageConfig):
-    """A folder of this machine."""
+    """A local folder."""
 
 
 class LocalStoragePlugin(BuiltInStorage[LocalStorageConfig]):
-    """The local file system: development, tests, and small installations on one machine."""
+    """The local file system, for development, tests and small installations on one machine."""
 
     name: ClassVar[str] = "local"
     description: ClassVar[str] = "Files on this machine."
@@ -93,7 +87,7 @@ class LocalStoragePlugin(BuiltInStorage[LocalStorageConfig]):
     settings: ClassVar[tuple[Setting, ...]] = (Setting("py_io_impl", python="py-io-impl", java=None),)
 
     def warehouse_uri(self) -> str:
-        """The folder as a `file://` location; the embedded default when none is configured."""
+        """The folder as a `file://` location; by default below `embedded_home`."""
         given = super().warehouse_uri()
         if given is None:
             return (embedded_home() / "warehouse").as_uri()
@@ -101,22 +95,22 @@ class LocalStoragePlugin(BuiltInStorage[LocalStorageConfig]):
 
 
 def embedded_home() -> Path:
-    """Folder of the catalog and the files when nothing is configured: `$FLOE_HOME`, else `.floe` here."""
+    """Default folder of the catalog and the files: `$FLOE_HOME`, or `.floe` in the working directory."""
     return Path(os.environ.get("FLOE_HOME") or ".floe").absolute()
 
 
-# Of the AWS clients of every language. Neither Arrow nor Java's S3FileIO has a property that does the same.
+# Read by AWS clients of every language. Neither Arrow nor Java's S3FileIO has such a property.
 _CHECKSUM_VARIABLES: Final = ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION")
 
 
 class BucketConfig(StorageConfig):
-    """A place in an object store: a whole location, or bucket and prefix."""
+    """A location in an object store, or bucket and prefix."""
 
-    bucket: str | None = Field(default=None, min_length=1, description="Bucket, when 'warehouse' is not given.")
+    bucket: str | None = Field(default=None, min_length=1, description="Bucket, if 'warehouse' is not given.")
     prefix: str = Field(default="", description="Path inside the bucket.")
 
     def location(self, scheme: str) -> str | None:
-        """The warehouse as a URI, or None when neither location nor bucket is known."""
+        """The warehouse as a URI, or None if neither location nor bucket is given."""
         if self.warehouse is not None:
             return resolve_text(self.warehouse).rstrip("/")
         if self.bucket is None:
@@ -125,13 +119,13 @@ class BucketConfig(StorageConfig):
 
 
 class S3StorageConfig(BucketConfig):
-    """S3 or an S3-compatible store; without keys the AWS chain finds them."""
+    """S3 or an S3-compatible store; without keys AWS's default credentials are used."""
 
     endpoint: str | None = Field(default=None, description="Address of an S3-compatible store; not for AWS itself.")
-    region: str | None = Field(default=None, description="Region; 'us-east-1' when an endpoint is given.")
+    region: str | None = Field(default=None, description="Region; 'us-east-1' if an endpoint is given.")
     path_style_access: bool | None = Field(
         default=None,
-        description="Whether the bucket is in the path, not the host name; true when an endpoint is given.",
+        description="Whether the bucket is in the path, not the host name; true if an endpoint is given.",
     )
     access_key_id: SecretValue | None = Field(default=None, description="Static key id.")
     secret_access_key: SecretValue | None = Field(default=None, description="Static secret key.")
@@ -139,11 +133,11 @@ class S3StorageConfig(BucketConfig):
     role_arn: str | None = Field(default=None, description="Role to assume.")
     role_session_name: str | None = Field(default=None, description="Session name of the assumed role.")
     connect_timeout_seconds: float = Field(default=10, gt=0, description="Longest wait for a connection.")
-    request_timeout_seconds: float = Field(default=60, gt=0, description="Longest wait for an answer.")
+    request_timeout_seconds: float = Field(default=60, gt=0, description="Longest wait for a response.")
     checksums: Literal["when_supported", "when_required"] | None = Field(
         default=None,
-        description="'when_required' for stores that refuse the checksums AWS clients send unasked; "
-        "holds for all S3 clients of the process, and for the Spark that it starts.",
+        description="'when_required' for stores that reject the checksums that AWS clients send by default; "
+        "applies to all S3 clients of the process, and to the Spark that it starts.",
     )
 
     @model_validator(mode="after")
@@ -154,7 +148,7 @@ class S3StorageConfig(BucketConfig):
 
     @property
     def region_or_default(self) -> str | None:
-        """Every S3 client wants a region, also where the store ignores it."""
+        """S3 clients need a region, even if the store ignores it."""
         return self.region or ("us-east-1" if self.endpoint else None)
 
     @property
@@ -191,12 +185,12 @@ class S3StoragePlugin(BuiltInStorage[S3StorageConfig]):
             java_value=as_milliseconds,
         ),
         Setting("py_io_impl", python="py-io-impl", java=None),
-        # No property of either engine: `startup` says it to the process.
+        # No property of either engine: `startup` sets environment variables.
         Setting("checksums", python=None, java=None),
     )
 
     def startup(self) -> None:
-        """Tell the S3 clients that this process is about to make, and its JVM, which checksums to send."""
+        """Set the checksums for S3 clients that this process and its JVM create later."""
         if self.config.checksums is not None:
             os.environ.update(dict.fromkeys(_CHECKSUM_VARIABLES, self.config.checksums))
 
@@ -220,12 +214,12 @@ class S3StoragePlugin(BuiltInStorage[S3StorageConfig]):
 
 
 class GcsStorageConfig(BucketConfig):
-    """Google Cloud Storage; without a token the application's default credentials are used."""
+    """Google Cloud Storage; without a token Google's default credentials are used."""
 
     project_id: str | None = Field(default=None, description="Google Cloud project.")
     token: SecretValue | None = Field(default=None, description="OAuth2 access token.")
     token_expires_at_ms: int | None = Field(default=None, description="When the token expires, in epoch milliseconds.")
-    endpoint: str | None = Field(default=None, description="Address of the service, when it is not Google's.")
+    endpoint: str | None = Field(default=None, description="Address of the service, if it is not Google's.")
 
 
 class GcsStoragePlugin(BuiltInStorage[GcsStorageConfig]):
@@ -256,7 +250,7 @@ class AzureStorageConfig(StorageConfig):
     """Azure Data Lake Storage Gen2; without a key or token Azure's default credentials are used."""
 
     account_name: str = Field(min_length=1, description="Storage account.")
-    container: str | None = Field(default=None, min_length=1, description="Container, when 'warehouse' is not given.")
+    container: str | None = Field(default=None, min_length=1, description="Container, if 'warehouse' is not given.")
     prefix: str = Field(default="", description="Path inside the container.")
     account_key: SecretValue | None = Field(default=None, description="Shared key of the account.")
     sas_token: SecretValue | None = Field(default=None, description="Shared access signature.")
@@ -268,8 +262,8 @@ class AzureStorageConfig(StorageConfig):
 class AzureStoragePlugin(BuiltInStorage[AzureStorageConfig]):
     """Azure Data Lake Storage Gen2.
 
-    Java takes a service principal from the environment only (`AZURE_TENANT_ID`,
-    `AZURE_CLIENT_ID`, `AZURE_CLIENT_SECRET`), so those three fields reach PyIceberg alone.
+    Java only takes a service principal from the environment (`AZURE_TENANT_ID`, `AZURE_CLIENT_ID`,
+    `AZURE_CLIENT_SECRET`), so those three fields apply to PyIceberg alone.
     """
 
     name: ClassVar[str] = "azure"
@@ -295,7 +289,7 @@ class AzureStoragePlugin(BuiltInStorage[AzureStorageConfig]):
 
     def spark_properties(self) -> dict[str, str]:
         properties = {"io-impl": "org.apache.iceberg.azure.adlsv2.ADLSFileIO", **super().spark_properties()}
-        # Java wants the account name with a key and only with a key, and files tokens under the account's host.
+        # Java needs the account name with a key and only with a key, and has a property per host for tokens.
         if self.config.account_key is not None:
             properties["adls.auth.shared-key.account.name"] = resolve_text(self.config.account_name)
         if self.config.sas_token is not None:

@@ -1,4 +1,4 @@
-"""The conf of a Spark application: what we set unless told otherwise, and where its scratch files go."""
+"""The conf of a Spark application: our defaults, and its folder for temporary files."""
 
 import os
 import re
@@ -15,7 +15,7 @@ import pyspark
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.secrets import REDACTION_REGEX, is_secret_key
-from floe_dagster_iceberg.spark.environment import find_user_home, jar_conf, listed
+from floe_dagster_iceberg.spark.environment import find_spark_home, find_user_home, jar_conf, listed
 from floe_dagster_iceberg.spark.log_bridge import LogBridge
 
 SCRATCH_VARIABLE: Final = "FLOE_SPARK_SCRATCH"
@@ -28,11 +28,11 @@ _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """What a Spark session is made of.
+    """The settings of a Spark session.
 
     Attributes:
         master: Where Spark runs; not used with `remote`.
-        remote: Address of a Spark Connect server, whose application is none of our business.
+        remote: Address of a Spark Connect server, which configures its own application.
         packages: Jars that catalog and storage need besides the Iceberg runtime.
         conf: The user's conf.
         catalog_conf: Conf of the catalogs, with resolved secrets.
@@ -46,26 +46,24 @@ class SparkSettings:
 
     @property
     def application(self) -> dict[str, str]:
-        """What is the same for all sessions of an application."""
+        """The conf that all sessions of an application share."""
         return {key: value for key, value in self.conf.items() if not key.startswith(CATALOG_PREFIX)}
 
     @property
     def session(self) -> dict[str, str]:
-        """What each session sets for itself, after the start: a conf given at the start shows up in process lists."""
-        own = {key: value for key, value in self.conf.items() if key.startswith(CATALOG_PREFIX)}
-        catalogs = {key: value for key, value in self.catalog_conf.items() if key.startswith(CATALOG_PREFIX)}
-        return {**catalogs, **own}
+        """The conf that each session sets after the start: conf given at the start shows up in process lists."""
+        conf = {**self.catalog_conf, **self.conf}
+        return {key: value for key, value in conf.items() if key.startswith(CATALOG_PREFIX)}
 
     @property
     def all_packages(self) -> frozenset[str]:
-        """All jars by name: what catalog and storage need, and what the user's conf brings along."""
+        """The names of all jars: of catalog and storage, and of the user's conf."""
         named = {*self.packages, *listed(self.conf.get("spark.jars.packages"))}
-        # The same jar may be named in full by one and in short by the other.
+        # The same jar may be given with or without its group and version.
         return frozenset(name.split(":")[1] if ":" in name else name for name in named)
 
     @property
     def is_local(self) -> bool:
-        """Whether driver and executors are this machine."""
         return self.remote is None and _LOCAL.fullmatch(self.master) is not None
 
 
@@ -73,7 +71,7 @@ class Scratch:
     """The folder of a JVM's temporary files: blocks, downloads, Derby, the empty warehouse.
 
     Raises:
-        EngineCapabilityError: There is no folder that can be written to.
+        EngineCapabilityError: The folder cannot be created.
     """
 
     def __init__(self) -> None:
@@ -82,10 +80,10 @@ class Scratch:
             # Never the working directory: it may be read-only, as the root file system of a pod often is.
             self.folder = Path(tempfile.mkdtemp(prefix="floe-spark-", dir=place))
         except OSError as error:
-            where = f"'{place}'" if place else "the system's folder for them"
+            where = f"'{place}'" if place else "the system's temporary folder"
             raise EngineCapabilityError(
                 f"Spark needs a folder for temporary files and cannot write to {where} ({error.strerror}). "
-                f"Set {SCRATCH_VARIABLE} to a folder that is there and can be written to, such as a mounted volume.",
+                f"Set {SCRATCH_VARIABLE} to an existing folder that is writable, such as a mounted volume.",
                 engine="spark",
             ) from error
         self.log: LogBridge | None = None
@@ -93,12 +91,11 @@ class Scratch:
             (self.folder / name).mkdir()
 
     def open_log(self) -> LogBridge:
-        """A way into Python's logging for the JVM."""
         self.log = self.log or LogBridge(self.folder)
         return self.log
 
     def remove(self) -> None:
-        """Delete everything; what a dying JVM still holds stays."""
+        """Delete everything but files that a dying JVM still holds."""
         if self.log is not None:
             self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -109,10 +106,9 @@ def application_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str
 
     Raises:
         EngineCapabilityError: There is no Iceberg for this version of Spark.
-        ValidationError: `$FLOE_SPARK_JARS` names nothing.
+        ValidationError: `$FLOE_SPARK_JARS` names no jars.
     """
     given = settings.application
-    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     conf = {
         "spark.app.name": "floe_dagster_iceberg",
         "spark.master": settings.master,
@@ -124,21 +120,21 @@ def application_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str
     }
     if settings.is_local:
         conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    if (home_of_user := find_user_home()) is None or not os.access(home_of_user, os.W_OK):
+    if (home := find_user_home()) is None or not os.access(home, os.W_OK):
         conf["spark.jars.ivy"] = str(scratch.folder / "ivy")
     conf |= {key: value for key, value in given.items() if not is_secret_key(key)}
-    conf |= jar_conf(settings.packages, spark_version=pyspark.__version__, spark_home=home, given=given)
-    # Those of other table formats live beside Iceberg's.
+    conf |= jar_conf(settings.packages, spark_version=pyspark.__version__, spark_home=find_spark_home(), given=given)
+    # Next to those of other table formats.
     extensions = dict.fromkeys([*listed(given.get(_EXTENSIONS)), _ICEBERG])
     return {**conf, _EXTENSIONS: ",".join(extensions), _JAVA_OPTIONS: _java_options(given, scratch)}
 
 
 @contextmanager
 def launch_environment(settings: SparkSettings, scratch: Scratch) -> Iterator[None]:
-    """The environment that the JVM is started in; this process gets its own back.
+    """Set the environment that the JVM starts in, and restore this process's own.
 
-    Secrets of the user's conf are handed over in a file that only we can read, and that is
-    gone once Spark has started: arguments of a process are there for everyone to see.
+    Secrets of the user's conf are passed in a file that only this user can read, and that is deleted
+    once Spark has started: every user can see the arguments of a process.
     """
     secrets = {key: value for key, value in settings.application.items() if is_secret_key(key)}
     variables: dict[str, str] = {}
@@ -155,7 +151,7 @@ def launch_environment(settings: SparkSettings, scratch: Scratch) -> Iterator[No
         variables["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {file} --load-spark-defaults {arguments}"
     before, temporary = {name: os.environ.get(name) for name in variables}, tempfile.tempdir
     os.environ.update(variables)
-    # PySpark learns the port of its JVM from a file there, and the system's folder may be read-only.
+    # PySpark reads the port of its JVM from a file there, and the system's folder may be read-only.
     tempfile.tempdir = str(scratch.folder / "tmp")
     try:
         yield
@@ -169,11 +165,11 @@ def launch_environment(settings: SparkSettings, scratch: Scratch) -> Iterator[No
 
 
 def _java_options(given: Mapping[str, str], scratch: Scratch) -> str:
-    theirs = f"{given.get(_JAVA_OPTIONS, '')} {given.get('spark.driver.extraJavaOptions', '')}"
+    theirs = given.get(_JAVA_OPTIONS, "")
     ours = [f"-Djava.io.tmpdir={scratch.folder / 'tmp'}", f"-Dderby.system.home={scratch.folder}"]
-    if "log4j2.configurationFile" not in theirs:
+    if "log4j2.configurationFile" not in f"{theirs} {given.get('spark.driver.extraJavaOptions', '')}":
         ours.append(scratch.open_log().java_option)
-    return " ".join([*ours, given.get(_JAVA_OPTIONS, "")]).strip()
+    return " ".join([*ours, theirs]).strip()
 
 
 def _escaped(value: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether Spark can start here. PySpark's own answer is a stack trace."""
+"""What Spark needs to start: Java, a user name and jars. Without them PySpark shows a stack trace."""
 
 import os
 import pwd
@@ -19,27 +19,20 @@ from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.plugins.sql import POSTGRESQL_JDBC, SQLITE_JDBC
 
 _OLDEST: Final = 17
-
-
 _VERSION: Final = re.compile(r'version "(?P<major>\d+)')
-
-
 _REMEDY: Final = "Install a JDK 17 or 21, or point JAVA_HOME at one."
 
 
 def ensure_java() -> int:
-    """Refuse to start Spark without a Java that it can run on, or as a user that it cannot run as.
-
-    Returns:
-        Its major version.
+    """Check that Spark can run with this Java and this user, and return Java's major version.
 
     Raises:
-        EngineCapabilityError: Java is missing, too old, or cut down to fewer modules than Spark needs; or
-            the user has no name, as in a pod whose `runAsUser` the image does not know.
+        EngineCapabilityError: Java is missing, too old, or lacks modules that Spark needs; or the user has
+            no name, as in a pod whose `runAsUser` is not in the image.
     """
     if _user() is None:
         raise EngineCapabilityError(
-            f"Spark cannot run as user {os.getuid()}, who has no name: Hadoop inside it asks /etc/passwd for one. "
+            f"Spark cannot run as user {os.getuid()}, who has no name in /etc/passwd; Hadoop needs one. "
             "Run the pod as a user of the image, or add that user to the image.",
             engine="spark",
         )
@@ -47,15 +40,15 @@ def ensure_java() -> int:
     if java is None:
         where = "below JAVA_HOME" if os.environ.get("JAVA_HOME") else "on the PATH"
         raise EngineCapabilityError(f"Spark needs Java, and there is none {where}. {_REMEDY}", engine="spark")
-    # One start tells both: runtimes that lack this module start, and then fail inside Spark.
-    answer = _run(java, "--add-modules", "jdk.incubator.vector", "-version")
-    version = _VERSION.search(answer.stderr if answer.returncode == 0 else _run(java, "-version").stderr)
+    # Checks the version and the module in one run; without the module Spark starts, and fails later.
+    run = _run(java, "--add-modules", "jdk.incubator.vector", "-version")
+    version = _VERSION.search(run.stderr if run.returncode == 0 else _run(java, "-version").stderr)
     if version is None or int(version["major"]) < _OLDEST:
         found = "another one" if version is None else f"Java {version['major']}"
         raise EngineCapabilityError(
             f"Spark needs Java {_OLDEST} or newer, and found {found}. {_REMEDY}", engine="spark"
         )
-    if answer.returncode != 0:
+    if run.returncode != 0:
         raise EngineCapabilityError(
             f"The Java found lacks the module jdk.incubator.vector that Spark needs. {_REMEDY}", engine="spark"
         )
@@ -63,7 +56,7 @@ def ensure_java() -> int:
 
 
 def find_user_home() -> Path | None:
-    """The home folder as Java sees it: the user's own, and `$HOME` only where that is none or the root folder."""
+    """The home folder as Java sees it: the user's own, or `$HOME` where that is missing or the root folder."""
     user = _user()
     home = user.pw_dir if user is not None and len(user.pw_dir) > 1 else os.environ.get("HOME")
     return Path(home) if home else None
@@ -87,15 +80,10 @@ def _run(java: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 JARS_VARIABLE: Final = "FLOE_SPARK_JARS"
-
-
 _RUNTIME: Final = "iceberg-spark-runtime"
-
 
 # Versions of Spark and the newest Iceberg that has a runtime for each; both are Scala 2.13.
 _ICEBERG_VERSIONS: Final[Mapping[str, str]] = {"4.0": "1.11.0", "4.1": "1.12.0"}
-
-
 _SCALA: Final = "2.13"
 
 
@@ -106,19 +94,16 @@ def jar_conf(
 
     Args:
         packages: What catalog and storage need: Maven coordinates, or bare names of Iceberg's bundles.
-        spark_version: Version of the running PySpark.
-        spark_home: Where Spark's own jars are.
-        given: The user's own conf, which may bring the jars itself.
+        spark_version: Version of PySpark.
+        spark_home: Folder of Spark, with its own jars.
+        given: The user's conf, which may name the jars itself.
 
     Raises:
         EngineCapabilityError: There is no Iceberg for that version of Spark.
-        ValidationError: `$FLOE_SPARK_JARS` names nothing.
+        ValidationError: `$FLOE_SPARK_JARS` names no jars.
     """
-    if any(
-        _RUNTIME in given.get(key, "") for key in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-    ):
-        return {}
-    if next((spark_home / "jars").glob(f"*{_RUNTIME}*.jar"), None) is not None:
+    keys = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+    if any(_RUNTIME in given.get(key, "") for key in keys) or any((spark_home / "jars").glob(f"*{_RUNTIME}*.jar")):
         return {}
     if jars := os.environ.get(JARS_VARIABLE):
         return {"spark.jars": ",".join([*listed(given.get("spark.jars")), *_jars_in(jars)])}
@@ -127,7 +112,7 @@ def jar_conf(
 
 
 def maven_coordinates(packages: Iterable[str], *, spark_version: str) -> list[str]:
-    """The Iceberg runtime for a version of Spark, and what catalog and storage need, with versions.
+    """The Iceberg runtime for a version of Spark and the packages of catalog and storage, with versions.
 
     Raises:
         EngineCapabilityError: There is no Iceberg for that version of Spark.
@@ -137,7 +122,7 @@ def maven_coordinates(packages: Iterable[str], *, spark_version: str) -> list[st
     if iceberg is None:
         raise EngineCapabilityError(
             f"PySpark {spark_version} is installed, and there is no Iceberg runtime for Spark {minor} that is known to "
-            f"work. Install PySpark {' or '.join(_ICEBERG_VERSIONS)}, or set {JARS_VARIABLE} to jars that fit.",
+            f"work. Install PySpark {' or '.join(_ICEBERG_VERSIONS)}, or set {JARS_VARIABLE} to compatible jars.",
             engine="spark",
         )
     runtime = f"org.apache.iceberg:{_RUNTIME}-{minor}_{_SCALA}:{iceberg}"
@@ -145,7 +130,7 @@ def maven_coordinates(packages: Iterable[str], *, spark_version: str) -> list[st
 
 
 def _jars_in(places: str) -> list[str]:
-    """Jars of a list of files and folders, separated by commas or as paths are."""
+    """The jars in a list of files and folders, separated by commas or the system's path separator."""
     jars: list[str] = []
     for place in places.replace(",", os.pathsep).split(os.pathsep):
         path = Path(place.strip())
@@ -159,40 +144,30 @@ def _jars_in(places: str) -> list[str]:
 
 
 def listed(value: str | None) -> list[str]:
-    """The items of a conf that is a list."""
+    """The items of a comma-separated conf."""
     return [item.strip() for item in (value or "").split(",") if item.strip()]
 
 
-# Where Spark 4 keeps what spark.jars.packages resolved, below the user's home.
+# Where Spark 4 caches the jars of spark.jars.packages, below the user's home.
 _CACHE: Final = ".ivy2.5.2"
 
 
 @dataclass(frozen=True)
 class JarPlaces:
-    """Where Spark gets its jars from.
-
-    Attributes:
-        source: In a few words.
-        missing: Maven coordinates that Spark fetches at its next start.
-    """
+    """Where Spark gets its jars from, and the Maven coordinates that it downloads at its next start."""
 
     source: str
     missing: tuple[str, ...] = ()
 
 
 def find_jars(packages: Iterable[str], given: Mapping[str, str]) -> JarPlaces:
-    """Look where Spark will look, for the PySpark that is installed.
-
-    Args:
-        packages: What catalog and storage need besides the Iceberg runtime.
-        given: The user's Spark conf.
+    """Find the jars that the installed PySpark will use.
 
     Raises:
-        EngineCapabilityError: There is no Iceberg for this version of Spark, or the jars given are for another.
-        ValidationError: `$FLOE_SPARK_JARS` names nothing.
+        EngineCapabilityError: There is no Iceberg for this version of Spark, or the jars are for another one.
+        ValidationError: `$FLOE_SPARK_JARS` names no jars.
     """
-    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
-    conf = jar_conf(packages, spark_version=pyspark.__version__, spark_home=home, given=given)
+    conf = jar_conf(packages, spark_version=pyspark.__version__, spark_home=find_spark_home(), given=given)
     if "spark.jars" in conf:
         _check_version(conf["spark.jars"])
         return JarPlaces(f"{len(conf['spark.jars'].split(','))} jars of ${JARS_VARIABLE}")
@@ -203,8 +178,13 @@ def find_jars(packages: Iterable[str], given: Mapping[str, str]) -> JarPlaces:
     return JarPlaces(", ".join(name.split(":", 1)[1] for name in coordinates), missing)
 
 
+def find_spark_home() -> Path:
+    """The folder of the Spark that PySpark starts."""
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+
+
 def _cache(given: Mapping[str, str]) -> Path | None:
-    """Where jars would be; None where each start of Spark has a cache of its own."""
+    """The folder of cached jars; None where each start of Spark has its own."""
     if (folder := given.get("spark.jars.ivy")) is not None:
         return Path(folder) / "jars"
     home = find_user_home()
@@ -212,7 +192,7 @@ def _cache(given: Mapping[str, str]) -> Path | None:
 
 
 def _check_version(jars: str) -> None:
-    """Refuse an Iceberg runtime that was built for another Spark, which fails in the middle of a run."""
+    """Refuse an Iceberg runtime for another Spark, which would fail in the middle of a run."""
     [runtime, *_] = maven_coordinates([], spark_version=pyspark.__version__)
     wanted = runtime.split(":")[1]
     if f"{wanted}-" not in jars:
@@ -234,8 +214,7 @@ PLACES: Final[Mapping[str, str]] = {
     "gcs": "iceberg-gcp-bundle",
     "azure": "iceberg-azure-bundle",
 }
-"""What each kind of catalog or storage needs besides the Iceberg runtime; catalogs with a server need nothing."""
-
+"""The package that each kind of catalog or storage needs besides the Iceberg runtime; others need none."""
 
 _START_SPARK: Final = """
 import sys
@@ -252,23 +231,23 @@ session.stop()
 
 
 def fetch_jars(places: Iterable[str], folder: Path) -> list[Path]:
-    """Put the Iceberg runtime for the installed PySpark, and what the places need, into a folder.
+    """Download the Iceberg runtime for the installed PySpark, and the packages of `places`, into a folder.
 
-    Jars that are there already stay; running it again changes nothing.
+    Other jars in the folder stay; running it again changes nothing.
 
     Args:
         places: Keys of `PLACES`.
-        folder: Where the jars go; it is made if it is missing.
+        folder: Created if it is missing.
 
     Raises:
-        EngineCapabilityError: Java is missing, there is no Iceberg for this PySpark, or a jar cannot be fetched.
+        EngineCapabilityError: Java is missing, there is no Iceberg for this PySpark, or a download fails.
     """
     ensure_java()
     coordinates = maven_coordinates([PLACES[place] for place in places], spark_version=pyspark.__version__)
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="floe-jars-") as scratch:
         home = find_user_home()
-        # The user's own cache, so that nothing is fetched twice; builds of images have none.
+        # The user's own cache, so that nothing is downloaded twice; image builds have none.
         cache = [] if home is not None and os.access(home, os.W_OK) else [scratch]
         jars = _start_spark(",".join(coordinates), cache, working_directory=scratch)
         return [Path(shutil.copy2(jar, folder)) for jar in jars]
@@ -287,10 +266,10 @@ def _start_spark(packages: str, cache: list[str], *, working_directory: str) -> 
     if run.returncode != 0:
         sys.stderr.write(run.stderr)
         raise EngineCapabilityError(
-            f"Spark could not fetch {packages}; what it wrote above says why. Without a way to Maven Central, name a "
-            "mirror by spark.jars.ivySettings in Spark's conf/spark-defaults.conf.",
+            f"Spark could not download {packages}; see its output above. Without access to Maven Central, set a "
+            "mirror as spark.jars.ivySettings in Spark's conf/spark-defaults.conf.",
             engine="spark",
         )
-    # Spark writes more than our line.
-    listed = next(line for line in reversed(run.stdout.splitlines()) if line.startswith("file:"))
-    return [Path(unquote(urlsplit(url).path)) for url in listed.split(",")]
+    # Spark prints more than our line.
+    jars = next(line for line in reversed(run.stdout.splitlines()) if line.startswith("file:"))
+    return [Path(unquote(urlsplit(url).path)) for url in jars.split(",")]

@@ -1,9 +1,8 @@
-"""A frame of a materialization into its table: created if need be, evolved, written, exactly once.
+"""A DataFrame is written into its table exactly once: the mirror of `table/write/exactly_once.py`.
 
-This is the Spark half of `table/write.py`. PyIceberg creates the table and changes its schema,
-Spark writes the rows: two commits where Arrow needs one. A first write that fails takes its
-table away again. Rows are checked before they change a table's columns, but if Spark fails for
-another reason after that, the new columns stay, and hold nothing.
+PyIceberg creates the table and changes its schema, Spark writes the rows: two commits where Arrow
+needs one. A first write that fails drops the table again. Rows are checked before they change a
+table's columns, but if Spark fails for another reason after that, the new columns stay, and are NULL.
 """
 
 from dataclasses import replace
@@ -17,9 +16,9 @@ from pyspark.sql import DataFrame
 from floe_dagster_iceberg import errors
 from floe_dagster_iceberg.models import SnapshotInfo
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, shown, to_error
+from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, redacted, to_error
 from floe_dagster_iceberg.spark.types import to_arrow_schema
-from floe_dagster_iceberg.spark.write import FrameWrite
+from floe_dagster_iceberg.spark.write import write_rows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, load_table_or_none
 from floe_dagster_iceberg.table.storage import delete_many, list_files
 from floe_dagster_iceberg.table.write.create_table import ensure_namespace, open_new_table
@@ -28,11 +27,11 @@ from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
 from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, traced_step
 
 
-def write_frame_once(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
-    """Put a frame's rows into their table. Readers see all of them or none.
+def write_once(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
+    """Write a DataFrame's rows into their table. Readers see all of them or none.
 
-    A failure leaves no new table and no snapshot. Doing the same write again finds the first
-    one and writes nothing.
+    A failure leaves no new table and no snapshot. Repeating the write finds the first one and
+    writes nothing.
 
     Raises:
         NoSuchTableError: The table is missing and may not be created.
@@ -40,7 +39,7 @@ def write_frame_once(catalog: Catalog, frame: DataFrame, write: TableWrite, budg
         RowsOutsidePartitionError: Rows lie outside the partitions, and that is an error.
         CommitConflictError: Other writers won, or changed the rows being replaced.
         CommitOutcomeUnknownError: The catalog or Spark went away in the middle.
-        WriteError: The frame could not be computed, or the storage refused its files.
+        WriteError: The DataFrame could not be computed, or the storage refused its files.
     """
     try:
         for _ in range(budget.retries):
@@ -49,24 +48,24 @@ def write_frame_once(catalog: Catalog, frame: DataFrame, write: TableWrite, budg
             except errors.NoSuchTableError:
                 if not write.create:
                     raise
-                # Another process created the table, failed, and took it away under our hands.
+                # Another process created the table, failed, and dropped it meanwhile.
         return _write(catalog, frame, write, budget)
     except SPARK_ERRORS as error:
-        # Over Spark Connect a frame is looked at only now, and its own mistakes show wherever that happens.
-        raise to_error(error, catalog=catalog.name, table=write.table) from shown(error)
+        # Rows that fail their check; and over Spark Connect a DataFrame is only analysed here.
+        raise to_error(error, catalog=catalog.name, table=write.table) from redacted(error)
 
 
 def _write(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
     table, columns = load_table_or_none(catalog, write.table), to_arrow_schema(frame.schema)
     write = replace(write, sort_by=sort_columns(columns, write, table))
-    if table is None and not write.create:
-        raise errors.NoSuchTableError(write.table)
     if table is not None:
-        return already_written(table, write) or FrameWrite(table, frame, write, budget).run()
+        return already_written(table, write) or write_rows(table, frame, write, budget)
+    if not write.create:
+        raise errors.NoSuchTableError(write.table)
     creation = _Creation(catalog, columns, write)
     table = creation.commit()
     try:
-        result = already_written(table, write) or FrameWrite(table, frame, write, budget).run()
+        result = already_written(table, write) or write_rows(table, frame, write, budget)
         return replace(result, created=creation.is_ours and not result.deduplicated)
     except errors.CommitOutcomeUnknownError:
         raise
@@ -80,7 +79,7 @@ def _describe(creation: "_Creation") -> dict[str, Any]:
 
 
 class _Creation:
-    """A table that is made for rows to come, and taken away again if they do not."""
+    """A new table, dropped again if its first write fails."""
 
     def __init__(self, catalog: Catalog, columns: pa.Schema, write: TableWrite) -> None:
         self._catalog, self.name = catalog, write.table
@@ -92,7 +91,7 @@ class _Creation:
 
     @traced_step("create_table", _describe)
     def commit(self) -> Table:
-        """The empty table, or the one that another process created at the same time."""
+        """Return the empty table, or the one that another process created at the same time."""
         try:
             with translate_errors(self._catalog.name, table=self.name):
                 table = self._transaction.commit_once()
@@ -105,10 +104,10 @@ class _Creation:
         return table
 
     def undo(self) -> None:
-        """Drop the table and delete its files, unless it is another's or others wrote to it meanwhile.
+        """Drop the table and delete its files, unless another process created it or wrote to it.
 
-        Iceberg's Spark writer leaves the files of tasks that were done when another one failed. While
-        the table is new they can be told from all others: whatever came since belongs to it.
+        Iceberg's Spark writer leaves the files of tasks that had finished when another one failed. In
+        a new table those are the files that were not there before.
         """
         try:
             table = load_table_or_none(self._catalog, self.name) if self.is_ours else None
@@ -120,7 +119,7 @@ class _Creation:
                 self._catalog.drop_table(self.name.as_tuple)
                 delete_many(table.io, sorted(files))
         except errors.FloeStorageError:
-            # What failed before is what matters; an empty table is in nobody's way.
+            # The first failure is the one to report; an empty table does no harm.
             return
 
     def _list_files(self) -> set[str]:

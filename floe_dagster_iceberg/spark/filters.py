@@ -1,8 +1,7 @@
-"""An Iceberg filter as a Spark SQL condition.
+"""Iceberg filters as Spark SQL conditions.
 
-Partition slices and row filters reach Spark through this one translation, from the same
-PyIceberg expression that the Arrow engine filters with, so both engines mean the same rows.
-NULL matches no comparison, and NaN is not larger than anything.
+Both engines filter with the same PyIceberg expression, so they select the same rows. NULL matches no
+comparison, and NaN is not larger than anything.
 """
 
 import re
@@ -21,20 +20,15 @@ from floe_dagster_iceberg.spark.types import quote, to_spark_type
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-
-# Means the same under every setting of Spark's parser.
+# Text that reads the same under every setting of Spark's parser.
 _PLAIN_TEXT: Final = re.compile(r"[\w .,:;/+-]*", re.ASCII)
 
 
 def to_condition(row_filter: BooleanExpression, schema: Schema) -> str:
-    """The filter as text for `expr()` and SQL statements.
-
-    Args:
-        row_filter: An unbound expression.
-        schema: Schema of the table; its types decide the literals.
+    """Translate an unbound filter for `expr()` and SQL statements; the schema's types decide the literals.
 
     Raises:
-        EngineCapabilityError: A column has a type that Spark does not know.
+        EngineCapabilityError: A column has a type that Spark does not support.
     """
     return visit(bind(schema, row_filter, case_sensitive=True), _ToCondition(schema))
 
@@ -112,15 +106,15 @@ class _ToCondition(BoundBooleanExpressionVisitor[str]):
         return ", ".join(sorted(self._literal(term, literal) for literal in literals))
 
     def _literal(self, term: BoundTerm, literal: Any) -> str:
-        # PyIceberg hands over a literal or its bare value, depending on the predicate.
+        # PyIceberg passes a literal or its bare value, depending on the predicate.
         return to_sql_literal(getattr(literal, "value", literal), term.ref().field.field_type)
 
 
 def to_sql_literal(value: Any, column_type: iceberg.IcebergType) -> str:
-    """A value of a column, as Iceberg keeps it, written so that Spark reads the same value of the same type.
+    """Write a value in Iceberg's representation as a SQL literal of the same value and type.
 
     Raises:
-        EngineCapabilityError: Spark does not know the type.
+        EngineCapabilityError: Spark does not support the type.
     """
     write = _WRITERS.get(type(column_type))
     if write is None:
@@ -137,13 +131,11 @@ def _timestamp(microseconds: int) -> str:
 
 def _text(value: str) -> str:
     # Escapes in string literals depend on Spark's settings, hexadecimal does not.
-    if _PLAIN_TEXT.fullmatch(value):
-        return f"'{value}'"
-    return f"CAST(X'{value.encode().hex()}' AS STRING)"
+    return f"'{value}'" if _PLAIN_TEXT.fullmatch(value) else f"CAST(X'{value.encode().hex()}' AS STRING)"
 
 
 def column_paths(schema: Schema) -> dict[int, tuple[str, ...]]:
-    """The names that lead to each column and to each field of a struct, by field id."""
+    """The path of each column and of each field of a struct, by field id."""
     return dict(_paths(schema.as_struct(), ()))
 
 
@@ -161,11 +153,8 @@ def _number(value: Any, column_type: iceberg.IcebergType) -> str:
 
 _WRITERS: Final[Mapping[type[iceberg.IcebergType], Callable[[Any, iceberg.IcebergType], str]]] = {
     iceberg.BooleanType: lambda value, _: "TRUE" if value else "FALSE",
-    iceberg.IntegerType: _number,
-    iceberg.LongType: _number,
-    iceberg.FloatType: _number,
-    iceberg.DoubleType: _number,
-    iceberg.DecimalType: _number,
+    **dict.fromkeys((iceberg.IntegerType, iceberg.LongType), _number),
+    **dict.fromkeys((iceberg.FloatType, iceberg.DoubleType, iceberg.DecimalType), _number),
     iceberg.DateType: lambda value, _: f"CAST('{_EPOCH.date() + timedelta(days=value)}' AS DATE)",
     iceberg.TimestampType: lambda value, _: f"CAST('{_timestamp(value)}' AS TIMESTAMP_NTZ)",
     iceberg.TimestamptzType: lambda value, _: f"CAST('{_timestamp(value)}Z' AS TIMESTAMP)",

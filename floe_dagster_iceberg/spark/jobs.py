@@ -1,6 +1,6 @@
-"""What Spark tells of its jobs, in its UI, its event log and its history: for whom they are done.
+"""Spark actions as jobs that can be cancelled, and that name their Dagster run and trace.
 
-A description for people, and tags for programs. Sessions of Spark Connect have tags alone.
+Spark's UI, event log and history server show a description and tags. Spark Connect has only tags.
 """
 
 import threading
@@ -22,19 +22,14 @@ from floe_dagster_iceberg.telemetry import Operation, attributes as attrs, runni
 
 @dataclass(frozen=True)
 class JobTags:
-    """Marks for the jobs of one action.
-
-    Attributes:
-        tags: Tags; programs find and cancel jobs by them.
-        description: One line; None when nothing is known.
-    """
+    """Tags and description of the jobs of one action."""
 
     tags: tuple[str, ...] = ()
     description: str | None = None
 
     @classmethod
     def of_running_operation(cls) -> "JobTags":
-        """Marks that lead to the trace and the Dagster run of what is going on."""
+        """The trace and the Dagster run of the running operation."""
         operation = running_operation()
         if operation is None:
             return cls()
@@ -53,38 +48,34 @@ def _describe(operation: Operation) -> str:
     return " ".join(str(word) for word in words if word)
 
 
-Answer = TypeVar("Answer")
-
-
+T = TypeVar("T")
 _PAUSE_SECONDS: Final = 0.5
-
-
 _DESCRIPTION: Final = "spark.job.description"
 
 
-def run_action(session: SparkSession, action: Callable[[], Answer]) -> Answer:
-    """Run an action to its end, or to its cancellation if this thread is interrupted meanwhile.
+def run_action(session: SparkSession, action: Callable[[], T]) -> T:
+    """Run an action, and cancel it if this thread is interrupted meanwhile.
 
-    An action that had begun its commit when the interruption came may still have finished it.
+    An action that was committing when it was interrupted may still have finished.
     """
     thread = _ActionThread(session, action)
     try:
         thread.start()
         # Not by joining the thread: Python 3.11 takes a thread for stopped once a wait for it was interrupted.
-        return cast("Answer", thread.outcome.result())
+        return cast("T", thread.outcome.result())
     except BaseException:
         thread.interrupt()
         raise
 
 
 class _ActionThread(InheritableThread):
-    """One action, with the job group, tags and properties of the thread that wants it."""
+    """One action, with the job group, tags and properties of the calling thread."""
 
     def __init__(self, session: SparkSession, action: Callable[[], Any]) -> None:
         self.outcome: Future[Any] = Future()
         self._spark, self._action, self._tag = session, action, f"floe-{uuid.uuid4().hex}"
-        # Asked here, because the operation is that of the thread that wants the action.
-        self._marks = JobTags.of_running_operation()
+        # Here, because the running operation is that of the calling thread.
+        self._job_tags = JobTags.of_running_operation()
         self._begun, self._interrupted = threading.Event(), threading.Event()
         super().__init__(target=self._act, name=self._tag, daemon=True, session=session)
 
@@ -99,29 +90,24 @@ class _ActionThread(InheritableThread):
             self.outcome.set_exception(error)
 
     def interrupt(self) -> None:
-        """Cancel what has begun, and wait for its end; what has not, does not begin."""
+        """Cancel the action and wait for its end; one that has not begun does not begin."""
         self._interrupted.set()
-        # More than once: jobs follow each other, and the first may not have come.
+        # More than once: an action has several jobs, and the first may not have started.
         while self._begun.is_set() and not self.outcome.done():
             _cancel(self._spark, self._tag)
             wait([self.outcome], timeout=_PAUSE_SECONDS)
 
     def _act(self) -> None:
-        self._mark_jobs()
+        self._tag_jobs()
         self.outcome.set_result(self._action())
 
-    def _mark_jobs(self) -> None:
-        tags = (self._tag, *self._marks.tags)
-        if is_connect(self._spark):
-            for tag in tags:
-                self._spark.addTag(tag)
-            return
-        context = self._spark.sparkContext
-        for tag in tags:
-            context.addJobTag(tag)
-        # A description that the user gave says more to the user than ours.
-        if self._marks.description is not None and not context.getLocalProperty(_DESCRIPTION):
-            context.setJobDescription(self._marks.description)
+    def _tag_jobs(self) -> None:
+        connect, description = is_connect(self._spark), self._job_tags.description
+        for tag in (self._tag, *self._job_tags.tags):
+            (self._spark.addTag if connect else self._spark.sparkContext.addJobTag)(tag)
+        # The user's own description wins.
+        if description and not connect and not self._spark.sparkContext.getLocalProperty(_DESCRIPTION):
+            self._spark.sparkContext.setJobDescription(description)
 
 
 def is_connect(session: SparkSession) -> bool:
@@ -130,7 +116,7 @@ def is_connect(session: SparkSession) -> bool:
 
 
 def _cancel(session: SparkSession, tag: str) -> None:
-    # A Spark that does not answer any more has nothing left to cancel, and the thread ends by itself.
+    # A Spark that is gone has nothing left to cancel, and the thread ends by itself.
     with suppress(PySparkException, Py4JError, OSError):
         if is_connect(session):
             session.interruptTag(tag)

@@ -1,8 +1,7 @@
-"""Spark's log, through Python's.
+"""Spark's log events as records of Python's logger `spark.<Java class>`.
 
-The JVM would write to the process's stderr, past everything that collects logs there. Its
-log4j sends each event to a socket of this process instead, and here it becomes a record of
-the logger `spark.<Java class>`.
+The JVM would write to the process's stderr, where Python's log handlers do not see it. Its log4j
+sends each event to a socket of this process instead.
 """
 
 import json
@@ -13,10 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from floe_dagster_iceberg.secrets import redact
-from floe_dagster_iceberg.spark.errors import without_quotes
-
-_ROOT: Final = "spark"
-
+from floe_dagster_iceberg.spark.errors import redact_messages
 
 _LEVELS: Final = {
     "FATAL": logging.CRITICAL,
@@ -27,8 +23,7 @@ _LEVELS: Final = {
     "TRACE": logging.DEBUG,
 }
 
-
-# One JSON object per line. A missing native library and a busy port are no news to anybody.
+# One JSON object per line. A missing native library and a busy port need no warning.
 _LOG4J: Final = """<?xml version="1.0" encoding="UTF-8"?>
 <Configuration status="ERROR">
   <Appenders>
@@ -48,7 +43,7 @@ _LOG4J: Final = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 class LogBridge:
-    """Takes one JVM's log events; what comes in is handled by a thread that never keeps the process alive."""
+    """Receives the log events of one JVM, in a thread that does not keep the process alive."""
 
     def __init__(self, folder: Path) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1)
@@ -59,11 +54,10 @@ class LogBridge:
 
     @property
     def java_option(self) -> str:
-        """What makes a JVM use it."""
         return f"-Dlog4j2.configurationFile={self._config.as_uri()}"
 
     def close(self) -> None:
-        """Stop waiting for a JVM; one that is connected keeps its connection."""
+        """Stop listening; a JVM that is connected stays connected."""
         self._listener.close()
 
     def _receive(self) -> None:
@@ -72,40 +66,35 @@ class LogBridge:
         except OSError:
             return
         finally:
-            # One JVM per process: nobody else has business here.
+            # One JVM per process, so one connection.
             self._listener.close()
         with connection, connection.makefile("r", encoding="utf-8", errors="replace") as events:
             for event in events:
                 _emit(event)
 
 
-class _WithoutSecrets(logging.Filter):
-    """Masks secrets in what Py4J tells those who debug it: every word to the JVM, a catalog's conf included."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = redact(record.getMessage()), ()
-        return True
-
-
-_without_secrets: Final = _WithoutSecrets()
+def _redact_record(record: logging.LogRecord) -> bool:
+    # Py4J's debug log has every command to the JVM, including a catalog's conf.
+    record.msg, record.args = redact(record.getMessage()), ()
+    return True
 
 
 def install_log_redaction() -> None:
-    """Keep secrets out of Py4J's log, and cell values out of PySpark's; doing it twice changes nothing."""
+    """Keep secrets out of Py4J's log, and cell values out of PySpark's. Idempotent."""
     for name in ("py4j.clientserver", "py4j.java_gateway"):
-        logging.getLogger(name).addFilter(_without_secrets)
-    # They write the words of every exception to stderr, which quote values; whoever catches it has them anyway.
+        logging.getLogger(name).addFilter(_redact_record)
+    # They write the message of every exception to stderr, which may quote values.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
 
 
 def _emit(event: str) -> None:
     try:
-        said: dict[str, Any] = json.loads(event, strict=False)
+        fields: dict[str, Any] = json.loads(event, strict=False)
     except ValueError:
-        said = {"message": event}
-    text = ": ".join(filter(None, (said.get("message", "").strip(), said.get("thrown", "").strip())))
-    # Where it happened in Spark helps nobody who reads Dagster's log.
+        fields = {"message": event}
+    text = ": ".join(filter(None, (fields.get("message", "").strip(), fields.get("thrown", "").strip())))
+    # Without the Java stack trace, which does not help readers of Dagster's log.
     text = text.split("\n\tat ")[0]
-    logger = logging.getLogger(f"{_ROOT}.{said.get('logger', '')}".rstrip("."))
-    logger.log(_LEVELS.get(said.get("level", ""), logging.WARNING), "%s", redact(without_quotes(text)))
+    logger = logging.getLogger(f"spark.{fields.get('logger', '')}".rstrip("."))
+    logger.log(_LEVELS.get(fields.get("level", ""), logging.WARNING), "%s", redact(redact_messages(text)))

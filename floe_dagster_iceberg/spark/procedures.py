@@ -1,6 +1,6 @@
-"""Iceberg's own maintenance procedures, called through a Spark session.
+"""Iceberg's maintenance procedures, called through a Spark session.
 
-Values go along as parameters, so the text of a call holds none and is safe to show.
+Values are passed as parameters, so the text of a call has none and can be logged.
 """
 
 import warnings
@@ -15,14 +15,8 @@ from pyiceberg.schema import Schema
 from pyspark.sql import Column, SparkSession, functions as sf
 
 from floe_dagster_iceberg import errors
-from floe_dagster_iceberg.models import (
-    CompactionPolicy,
-    CompactionStrategyType,
-    MaintenanceOperation,
-    TableIdentifier,
-    snapshot_properties,
-)
-from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, Failure, kind_of, name_of, shown, to_error
+from floe_dagster_iceberg.models import CompactionPolicy, MaintenanceOperation, TableIdentifier, snapshot_properties
+from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, FailureKind, kind_of, name_of, redacted, to_error
 from floe_dagster_iceberg.spark.filters import to_condition
 from floe_dagster_iceberg.spark.jobs import run_action
 from floe_dagster_iceberg.spark.types import quote, spark_table
@@ -31,37 +25,26 @@ from floe_dagster_iceberg.telemetry import Operation, attributes as attrs, descr
 
 SparkProvider: TypeAlias = Callable[[], SparkSession]
 """Returns the session to use; called when Spark is first needed, which is what starts it."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_COMPACTION: Final = ("rewrite_data_files", "rewrite_position_delete_files")
 
-
-_NO_AGE: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-# Procedures that rewrite data or delete files.
-_REWRITES: Final = ("rewrite_data_files", "rewrite_position_delete_files")
-
-
-# Iceberg's words for a snapshot that got a branch or tag after we chose it.
+# Iceberg's message for a snapshot that got a branch or tag after we chose it.
 _STILL_REFERENCED: Final = "Still referenced by refs"
 
 
 @dataclass(frozen=True)
-class ProcedureAnswer:
-    """What a procedure did.
-
-    Attributes:
-        statement: The call, without values.
-        rows: Its answer.
-    """
+class ProcedureResult:
+    """The call, without values, and the rows that it returned."""
 
     statement: str
     rows: Sequence[Mapping[str, Any]]
 
     def count(self, column: str) -> int:
-        """A number of the first row; 0 when it is not there."""
+        """A number of the first row; 0 if it is missing."""
         return int(self.rows[0].get(column) or 0) if self.rows else 0
 
     def total(self, prefix: str) -> int:
-        """All numbers of the first row whose names begin so, added up."""
+        """The sum of the columns of the first row that begin with a prefix."""
         return sum(self.count(column) for column in (self.rows[0] if self.rows else ()) if column.startswith(prefix))
 
 
@@ -69,9 +52,9 @@ class SparkProcedures:
     """The procedures of one catalog.
 
     Args:
-        session: A session that knows the catalog.
+        session: A session with the catalog.
         catalog: Name of the catalog, the same as PyIceberg's.
-        snapshot_properties: Kept in every snapshot that a procedure makes.
+        snapshot_properties: Stored in every snapshot that a procedure creates.
     """
 
     def __init__(
@@ -87,8 +70,7 @@ class SparkProcedures:
         *,
         schema: Schema,
         row_filter: BooleanExpression | None = None,
-    ) -> ProcedureAnswer:
-        """Rewrite data files as the policy says."""
+    ) -> ProcedureResult:
         target = policy.target_file_size_bytes
         options = {
             "target-file-size-bytes": target,
@@ -97,20 +79,19 @@ class SparkProcedures:
             "min-input-files": policy.min_input_files,
             "max-concurrent-file-group-rewrites": policy.max_concurrent_file_group_rewrites,
             "partial-progress.enabled": policy.partial_progress,
-            # Deletes that apply to nothing any more; PyIceberg reads no table that still has equality deletes.
+            # Deletes that do not apply to any file; PyIceberg cannot read tables that have equality deletes.
             "remove-dangling-deletes": policy.rewrite_position_deletes,
         }
         arguments: dict[str, Any] = {"options": _options(options)}
-        if policy.strategy is not CompactionStrategyType.BIN_PACK:
+        if policy.strategy is not policy.strategy.BIN_PACK:
             columns = ", ".join(quote(*column.split(".")) for column in policy.sort_columns)
-            arguments["strategy"] = "sort"
-            z_orders = policy.strategy is CompactionStrategyType.Z_ORDER
-            arguments["sort_order"] = f"zorder({columns})" if z_orders else columns
+            z_order = policy.strategy is policy.strategy.Z_ORDER
+            arguments |= {"strategy": "sort", "sort_order": f"zorder({columns})" if z_order else columns}
         if row_filter is not None and not isinstance(row_filter, AlwaysTrue):
             arguments["where"] = to_condition(row_filter, schema)
         return self._call("rewrite_data_files", table, arguments, operation=MaintenanceOperation.COMPACTION)
 
-    def rewrite_position_delete_files(self, table: TableIdentifier, policy: CompactionPolicy) -> ProcedureAnswer:
+    def rewrite_position_delete_files(self, table: TableIdentifier, policy: CompactionPolicy) -> ProcedureResult:
         """Rewrite position delete files, and drop positions in files that are gone."""
         options = {"min-input-files": policy.min_input_files, "rewrite-all": False}
         return self._call(
@@ -120,35 +101,33 @@ class SparkProcedures:
             operation=MaintenanceOperation.POSITION_DELETES,
         )
 
-    def rewrite_manifests(self, table: TableIdentifier) -> ProcedureAnswer:
-        """Merge manifests."""
+    def rewrite_manifests(self, table: TableIdentifier) -> ProcedureResult:
         return self._call("rewrite_manifests", table, {}, operation=MaintenanceOperation.MANIFESTS)
 
-    def expire_snapshots(self, table: TableIdentifier, snapshot_ids: Sequence[int]) -> ProcedureAnswer:
-        """Expire exactly these snapshots, and delete the files that only they need.
+    def expire_snapshots(self, table: TableIdentifier, snapshot_ids: Sequence[int]) -> ProcedureResult:
+        """Expire exactly these snapshots, and delete the files that only they reference.
 
         Raises:
-            CommitConflictError: One of them got a branch or tag since it was chosen.
+            CommitConflictError: One of them got a branch or tag meanwhile.
         """
-        # Age is judged by the plan alone: with this nothing is old enough to expire for Iceberg's own reasons.
-        arguments: dict[str, Any] = {"older_than": _NO_AGE}
+        # The plan alone decides about age: no snapshot is older than this.
+        arguments: dict[str, Any] = {"older_than": _EPOCH}
         if snapshot_ids:
             arguments["snapshot_ids"] = sf.array(*(sf.lit(each) for each in snapshot_ids))
         return self._call("expire_snapshots", table, arguments)
 
     def find_orphan_files(self, table: TableIdentifier, *, older_than: datetime) -> list[str]:
-        """Where Iceberg sees orphans; nothing is deleted."""
-        answer = self._call("remove_orphan_files", table, {"older_than": older_than, "dry_run": True})
-        return [str(row["orphan_file_location"]) for row in answer.rows]
+        """List the locations of orphan files; nothing is deleted."""
+        result = self._call("remove_orphan_files", table, {"older_than": older_than, "dry_run": True})
+        return [str(row["orphan_file_location"]) for row in result.rows]
 
     def set_properties(self, table: TableIdentifier, properties: Mapping[str, str]) -> None:
-        """Set table properties; others stay."""
         pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
         try:
             with _span("set_properties", table):
                 self._session.sql(f"ALTER TABLE {spark_table(self._catalog, table)} SET TBLPROPERTIES ({pairs})")
         except SPARK_ERRORS as error:
-            raise _translate_errors(error, "ALTER TABLE", catalog=self._catalog, table=table) from shown(error)
+            raise _to_error(error, "ALTER TABLE", catalog=self._catalog, table=table) from redacted(error)
 
     def _call(
         self,
@@ -157,25 +136,27 @@ class SparkProcedures:
         arguments: Mapping[str, Any],
         *,
         operation: MaintenanceOperation | None = None,
-    ) -> ProcedureAnswer:
+    ) -> ProcedureResult:
         values = {"table": spark_table(self._catalog, table), **arguments}
         named = ", ".join(f"{name} => :{name}" for name in values)
         statement = f"CALL {quote(self._catalog)}.system.{procedure}({named})"
         try:
-            with _span(procedure, table), self._snapshot_properties_for(operation), _leaving_sockets_to_pyspark():
+            with _span(procedure, table), self._snapshot_properties_for(operation), warnings.catch_warnings():
+                # PySpark leaves the socket of a result to the garbage collector, which warns about it.
+                warnings.filterwarnings("ignore", message="unclosed <socket", category=ResourceWarning)
                 rows = run_action(self._session, lambda: self._session.sql(statement, args=values).collect())
         except SPARK_ERRORS as error:
-            raise _translate_errors(error, procedure, catalog=self._catalog, table=table) from shown(error)
-        return ProcedureAnswer(statement, [row.asDict() for row in rows])
+            raise _to_error(error, procedure, catalog=self._catalog, table=table) from redacted(error)
+        return ProcedureResult(statement, [row.asDict() for row in rows])
 
     @contextmanager
     def _snapshot_properties_for(self, operation: MaintenanceOperation | None) -> Iterator[None]:
-        """Snapshots that are made meanwhile name the operation and the run.
+        """Make snapshots name the operation and the run.
 
-        Procedures take no snapshot properties. Iceberg adds its environment's to every snapshot, and only
-        a session in this process can set those; Spark Connect cannot.
+        Procedures take no snapshot properties. Iceberg adds its environment's to every snapshot; only a
+        session in this process can set those, Spark Connect cannot.
         """
-        jvm = getattr(self._session, "_jvm", None) if operation is not None else None
+        jvm = getattr(self._session, "_jvm", None)
         if jvm is None or operation is None:
             yield
             return
@@ -198,38 +179,28 @@ def _span(procedure: str, table: TableIdentifier) -> AbstractContextManager[Oper
     return step(procedure, {**describe_table(table), attrs.ENGINE: "spark"})
 
 
-@contextmanager
-def _leaving_sockets_to_pyspark() -> Iterator[None]:
-    """PySpark leaves the socket of a result to the garbage collector, which warns about it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="unclosed <socket", category=ResourceWarning)
-        yield
-
-
 def _options(options: Mapping[str, object]) -> Column:
     texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in options.values()]
     return sf.create_map(*(sf.lit(text) for pair in zip(options, texts, strict=True) for text in pair))
 
 
-def _translate_errors(
-    error: BaseException, procedure: str, *, catalog: str, table: TableIdentifier
-) -> errors.FloeStorageError:
+def _to_error(error: BaseException, procedure: str, *, catalog: str, table: TableIdentifier) -> errors.FloeStorageError:
     match kind_of(error):
-        case Failure.ROWS_CHANGED | Failure.COMMIT_LOST:
+        case FailureKind.ROWS_CHANGED | FailureKind.COMMIT_LOST:
             return errors.CommitConflictError(
                 table, attempts=1, reason="another writer changed files that were being rewritten"
             )
-        case Failure.OUTCOME_UNKNOWN:
+        case FailureKind.OUTCOME_UNKNOWN:
             return errors.CommitOutcomeUnknownError(table, snapshot_id=None, reason=f"{procedure}: {name_of(error)}")
-        case Failure.TABLE_GONE:
+        case FailureKind.TABLE_GONE:
             return errors.NoSuchTableError(table)
-        case Failure.NO_ACCESS | Failure.NO_CATALOG | Failure.NO_RUNTIME:
+        case FailureKind.NO_ACCESS | FailureKind.NO_CATALOG | FailureKind.NO_RUNTIME:
             return to_error(error, catalog=catalog, table=table)
     if _STILL_REFERENCED in str(error):
         return errors.CommitConflictError(table, attempts=1, reason="an expiring snapshot got a branch or tag")
-    error_type = errors.CompactionError if procedure in _REWRITES else errors.IcebergError
+    error_type = errors.CompactionError if procedure in _COMPACTION else errors.IcebergError
     return error_type(
-        f"Spark's procedure {procedure} failed for '{table}' ({name_of(error)}). The cause below says why; "
+        f"Spark's procedure {procedure} failed for '{table}' ({name_of(error)}). See the cause below; "
         "what it committed before stays.",
         table=table,
     )

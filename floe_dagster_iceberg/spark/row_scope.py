@@ -1,8 +1,8 @@
-"""Whether a frame's rows belong to the Dagster partitions that are being written.
+"""Whether a DataFrame's rows belong to the Dagster partitions that are being written.
 
-While the rows are written, not before: an asset's frame is computed once. Where rows outside
-are an error, the first of them fails the job, so nothing is committed; only then are they
-counted, for the message. Where they are dropped or allowed, Spark counts them as they pass.
+Rows are checked while they are written, so that an asset's DataFrame is computed once. Where rows
+outside are an error, the first one fails the job before anything is committed; only then are they
+counted, for the message. Where they are dropped or allowed, Spark counts them during the write.
 """
 
 from dataclasses import dataclass
@@ -32,26 +32,20 @@ class OutsideCount:
 
 
 class SparkPartitionCheck:
-    """The check of one frame's rows against one slice.
+    """The check of the rows of one write against its partitions, as `PartitionCheck` is for Arrow.
 
-    Args:
-        table: The table, for messages.
-        scope: The slice, and what happens to rows outside.
-        schema: Schema of the table; the frame has its columns.
+    Attributes:
+        condition: SQL condition that selects the rows of the partitions.
 
     Raises:
-        ValidationError: The slice's columns are not in the table, or cannot tell the partitions apart.
+        ValidationError: The partition columns are not in the table, or cannot identify the partitions.
     """
 
-    def __init__(self, table: str, scope: RowScope, schema: Schema) -> None:
-        self._table, self._scope, self._schema = table, scope, schema
+    def __init__(self, scope: RowScope, table: str, schema: Schema) -> None:
+        self._scope, self._table, self._schema = scope, table, schema
+        self._checks_nothing = scope.rows.is_all_rows
         self.condition = to_condition(scope.expression(schema), schema)
         self._observation: Observation | None = None
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether there can be rows outside."""
-        return not self._scope.rows.is_all_rows
 
     def check_columns(self, columns: pa.Table) -> None:
         """Refuse rows that lack a partition column.
@@ -60,65 +54,54 @@ class SparkPartitionCheck:
             ValidationError: One is missing.
         """
         if not columns.column_names:
-            # As good as no rows; should there be any, they are NULL everywhere and so outside.
+            # Rows without columns are NULL everywhere, and so outside.
             return
         for name in self._scope.rows.columns:
             column_values(columns, name)
 
     def filter(self, frame: DataFrame) -> DataFrame:
-        """The frame as it may be written, counted or failing as it passes."""
-        if not self.is_needed:
+        """The rows that may be written; rows outside fail the job, or are counted while it runs."""
+        if self._checks_nothing:
             return frame
         match self._scope.rows_outside:
             case "error":
                 return self._failing(frame)
             case "drop":
-                return self.inside(self._observed(frame))
+                return self._observed(frame).where(self._inside)
             case "allow":
                 return self._observed(frame)
 
     def filter_counted(self, frame: DataFrame, found: OutsideCount) -> DataFrame:
-        """The frame as it may be written, once its rows outside are counted.
+        """The rows that may be written, after rows outside were counted.
 
         Raises:
             RowsOutsidePartitionError: There are some, and that is an error.
         """
         if found.rows and self._scope.rows_outside == "error":
             raise self.error(found)
-        return self.inside(frame) if self._scope.rows_outside == "drop" else frame
-
-    def inside(self, frame: DataFrame) -> DataFrame:
-        """The rows that belong to the partitions."""
-        return frame.where(self._inside)
+        return frame.where(self._inside) if self._scope.rows_outside == "drop" else frame
 
     def dropped(self, found: OutsideCount) -> int:
-        """Those of the rows outside that are left out."""
+        """Rows outside that were left out."""
         return found.rows if self._scope.rows_outside == "drop" else 0
 
     def count(self, frame: DataFrame) -> OutsideCount:
-        """Count rows outside, by a job of its own."""
-        if not self.is_needed:
+        """Count rows outside in a separate job."""
+        if self._checks_nothing:
             return OutsideCount()
         found = run_action(frame.sparkSession, frame.agg(*self._counters).first)
-        return OutsideCount() if found is None else OutsideCount(found["outside"], found["nulls"])
+        return OutsideCount() if found is None else OutsideCount(**found.asDict())
 
     def counted(self, frame: DataFrame, *, rows_written: int) -> OutsideCount:
-        """What was counted while the rows that `filter` returned were written.
-
-        Args:
-            frame: The frame that was handed to `filter`.
-            rows_written: Rows that were written. When there are none Spark may skip the counting,
-                and would be waited for without effect.
-        """
-        if self._scope.rows_outside == "error" or not self.is_needed:
+        """The rows outside that were counted while the result of `filter` was written."""
+        if self._scope.rows_outside == "error" or self._checks_nothing:
             return OutsideCount()
         if self._observation is None or not rows_written:
+            # Without rows Spark may skip the observation, and waiting for it would never end.
             return self.count(frame)
-        found = self._observation.get
-        return OutsideCount(found["outside"], found["nulls"])
+        return OutsideCount(**self._observation.get)
 
     def error(self, found: OutsideCount) -> RowsOutsidePartitionError:
-        """What to raise for rows outside."""
         return RowsOutsidePartitionError(
             self._table,
             columns=self._scope.rows.columns,
@@ -140,13 +123,13 @@ class SparkPartitionCheck:
     def _counters(self) -> list[Column]:
         has_null = F.expr(" OR ".join(f"{quote(*path)} IS NULL" for path in self._paths) or "FALSE")
         return [
-            F.count_if(~self._inside).alias("outside"),
-            F.count_if(~self._inside & has_null).alias("nulls"),
+            F.count_if(~self._inside).alias("rows"),
+            F.count_if(~self._inside & has_null).alias("null_rows"),
         ]
 
     def _failing(self, frame: DataFrame) -> DataFrame:
-        # In place of a column that is written: a filter might be moved to where rows still come
-        # by that a join or filter takes away later.
+        # In place of a column that is written: Spark may move a filter before a join or another filter,
+        # where it sees rows that those remove.
         root = self._paths[0][0] if self._paths else self._schema.fields[0].name
         failure = F.raise_error(F.lit(ROW_OUTSIDE_PARTITION))
         return frame.withColumn(root, F.when(self._inside, F.col(quote(root))).otherwise(failure))

@@ -1,4 +1,4 @@
-"""Tables as lazy frames: slice, filter, columns and version are part of the plan, and nothing is read yet."""
+"""Tables as lazy DataFrames: filter, columns and version are part of the plan, and nothing is read yet."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,14 +6,10 @@ from typing import Any
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyspark.sql import (
-    DataFrame,
-    SparkSession,
-    functions as F,  # noqa: N812 - Spark's own convention
-)
+from pyspark.sql import DataFrame, SparkSession, functions as F  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
-from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, Failure, kind_of, shown, to_error
+from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, FailureKind, kind_of, redacted, to_error
 from floe_dagster_iceberg.spark.filters import to_condition
 from floe_dagster_iceberg.spark.frame_rows import conform
 from floe_dagster_iceberg.spark.types import quote, to_spark_schema
@@ -35,17 +31,17 @@ def open_frame(
     row_filter: BooleanExpression,
     columns: Sequence[str] = (),
 ) -> DataFrame:
-    """The rows of a table as a frame.
+    """Open a table as a DataFrame.
 
     Args:
-        session: A session that knows the catalog.
+        session: A session with the catalog.
         table: The table.
-        snapshot_id: Version to read; main as it is now if None, however late and often the frame is computed.
+        snapshot_id: Version to read; main as of now if None, no matter when the DataFrame is computed.
         row_filter: Rows to read.
         columns: Columns to read, dotted names for fields of structs; all if empty.
 
     Raises:
-        ValidationError: A column is not there.
+        ValidationError: A column does not exist.
         EngineCapabilityError: Spark cannot read one of the table's types, or has no Iceberg runtime.
     """
     schema = _schema_at(table, snapshot_id)
@@ -56,25 +52,23 @@ def open_frame(
     try:
         frame = reader.table(quote(table.catalog.name, *table.name()))
     except SPARK_ERRORS as error:
-        if kind_of(error) is Failure.NO_RUNTIME:
-            raise to_error(error, catalog=table.catalog.name, table=name) from shown(error)
+        if kind_of(error) is FailureKind.NO_RUNTIME:
+            raise to_error(error, catalog=table.catalog.name, table=name) from redacted(error)
         raise EngineCapabilityError(
-            f"Spark could not open '{name}' ({type(error).__name__}); the cause says why.",
-            engine="spark",
-            table=name,
-        ) from shown(error)
+            f"Spark could not open '{name}' ({type(error).__name__}); see the cause.", engine="spark", table=name
+        ) from redacted(error)
     frame = frame.where(F.expr(to_condition(row_filter, schema)))
     return conform(frame, _selected(table, schema, columns)) if columns else frame
 
 
 def empty_frame(session: SparkSession, schema: Schema, columns: Sequence[str] = ()) -> DataFrame:
-    """A frame without rows that has the columns of a schema."""
+    """Create a DataFrame without rows that has the columns of a schema."""
     fields = [field for field in schema.fields if not columns or field.name in columns]
     return session.createDataFrame([], to_spark_schema(Schema(*fields)) or "")
 
 
 def _version_of_main(table: Table) -> int | None:
-    """The newest snapshot; None if there is none, or columns changed since: a version is read with its own columns."""
+    """The current snapshot; None if columns changed since, because Spark reads a version with its own columns."""
     snapshot = table.metadata.current_snapshot()
     if snapshot is None or snapshot.schema_id != table.metadata.current_schema_id:
         return None

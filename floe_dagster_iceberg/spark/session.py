@@ -1,8 +1,8 @@
 """One Spark application per process, and a session in it for each configuration of catalogs.
 
-The JVM that PySpark starts holds one application; what can differ within it are sessions.
-An application that is started while a Dagster run holds a use ends with the last use.
-One that was started by a script, a notebook or someone else is left running.
+The JVM that PySpark starts holds one application; only its sessions can differ. An application that
+was started during a Dagster run stops with the last run. One that was started by a script, a notebook
+or other code keeps running.
 """
 
 import atexit
@@ -14,28 +14,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.spark.conf import CATALOG_PREFIX, Scratch, SparkSettings, application_conf, launch_environment
 from floe_dagster_iceberg.spark.environment import ensure_java
-from floe_dagster_iceberg.spark.errors import shown
+from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, redacted
 from floe_dagster_iceberg.spark.jobs import is_connect
 from floe_dagster_iceberg.spark.log_bridge import install_log_redaction
 from floe_dagster_iceberg.spark.session_users import SESSION_USERS
 from floe_dagster_iceberg.telemetry import attributes as attrs, traced_step
 
 Starter = Callable[[dict[str, str]], SparkSession]
-"""Starts an application from its conf; dagster-pyspark's lazy session does."""
+"""Starts an application from its conf, as dagster-pyspark's lazy session does."""
 
+# Conf of an application that we started: PySpark may return one that other code started.
+_OWNER_CONF = "spark.floe.application"
 
-# Ours is recognised by this, whoever started what PySpark returns.
-_MARK = "spark.floe.application"
-
-
-# What makes two catalogs of one name the same; the rest is how to reach it.
+# Two catalogs of one name are the same if these agree; the rest is how to reach them.
 _IDENTITY = ("uri", "warehouse", "type", "catalog-impl")
 
 
@@ -44,18 +40,18 @@ class _Application:
     """A running application, and the sessions opened in it.
 
     Attributes:
-        fingerprint: What it was started with.
+        fingerprint: Hash of the settings it was started with.
         packages: The jars it was started with.
         root: Its first session.
         is_ours: Whether we started it.
-        ends_with_leases: Whether it is stopped when nobody holds a use any more.
+        stops_with_runs: Whether it stops with the last Dagster run.
     """
 
     fingerprint: str
     packages: frozenset[str]
     root: SparkSession
     is_ours: bool
-    ends_with_leases: bool = False
+    stops_with_runs: bool = False
     sessions: dict[str, SparkSession] = field(default_factory=dict)
 
     def stop_if_alive(self) -> None:
@@ -78,29 +74,29 @@ class SessionRegistry:
         self._packages: frozenset[str] | None = None
 
     def open_session(self, settings: SparkSettings, start: Starter) -> SparkSession:
-        """The session for these settings; the first one starts Spark.
+        """Return the session for these settings; the first one starts Spark.
 
         Raises:
             EngineCapabilityError: Java is missing, no jars fit, Spark does not start, or this process
-                already runs Spark in another way.
+                already runs Spark with other settings.
         """
         with self._lock:
-            self._forget_what_is_gone()
+            self._forget_stopped()
             application = self._application = self._application or self._start(settings, start)
-            if application.is_ours and application.fingerprint != _fingerprint(settings, with_catalogs=False):
-                raise _occupied("another master, remote or spark_config")
-            if application.is_ours and not settings.all_packages <= application.packages:
-                raise _occupied("fewer jars than this catalog or storage needs")
+            if application.is_ours:
+                if application.fingerprint != _fingerprint(settings, with_catalogs=False):
+                    raise _already_started("another master, remote or spark_config")
+                _check_packages(settings, application.packages)
             key = _fingerprint(settings, with_catalogs=True)
             if key not in application.sessions:
                 application.sessions[key] = _open(application, settings)
             return application.sessions[key]
 
-    def stop_what_a_run_started(self) -> None:
-        """Stop the application if it was started while a run held a use."""
+    def stop_with_runs(self) -> None:
+        """Stop the application if it was started during a Dagster run."""
         with self._lock:
-            if self._application is not None and self._application.ends_with_leases:
-                self._stop()
+            if self._application is not None and self._application.stops_with_runs:
+                self._stop(self._application)
 
     def close(self) -> None:
         """Stop Spark if we started it, and delete its temporary files."""
@@ -108,21 +104,19 @@ class SessionRegistry:
             if self._process != os.getpid():
                 return
             if self._application is not None and self._application.is_ours:
-                self._stop()
+                self._stop(self._application)
             if self._scratch is not None:
                 self._scratch.remove()
 
-    def _stop(self) -> None:
-        application, self._application = self._application, None
-        if application is None:
-            return
+    def _stop(self, application: _Application) -> None:
+        self._application = None
         # In a thread of its own: the caller's connection to the JVM may still be busy with an action of an
-        # asset that was interrupted, and stopping is what ends that.
+        # interrupted asset, which only stopping ends.
         stopping = threading.Thread(target=application.stop_if_alive, name="spark-stop")
         stopping.start()
         stopping.join()
 
-    def _forget_what_is_gone(self) -> None:
+    def _forget_stopped(self) -> None:
         if self._process != os.getpid():
             # A forked child has neither the JVM's sockets nor its threads.
             self._application, self._scratch, self._packages, self._process = None, None, None, os.getpid()
@@ -139,33 +133,33 @@ class SessionRegistry:
             root, is_ours = _start_remote(settings.remote, start), True
         else:
             root, is_ours = self._start_here(settings, start)
-        ends_with_leases = is_ours and SESSION_USERS.any_left
-        return _Application(fingerprint, settings.all_packages, root, is_ours, ends_with_leases=ends_with_leases)
+        stops_with_runs = is_ours and bool(SESSION_USERS)
+        return _Application(fingerprint, settings.all_packages, root, is_ours, stops_with_runs)
 
     def _start_here(self, settings: SparkSettings, start: Starter) -> tuple[SparkSession, bool]:
         ensure_java()
         scratch = self._scratch = self._scratch or Scratch()
-        conf = {**application_conf(settings, scratch), _MARK: scratch.folder.name}
-        if self._packages is not None and not settings.all_packages <= self._packages:
-            raise _occupied("fewer jars than this catalog or storage needs")
+        conf = {**application_conf(settings, scratch), _OWNER_CONF: scratch.folder.name}
+        if self._packages is not None:
+            _check_packages(settings, self._packages)
         try:
             with launch_environment(settings, scratch):
                 root = start(conf)
-        except (PySparkException, Py4JError, OSError) as error:
+        except (*SPARK_ERRORS, OSError) as error:
             raise EngineCapabilityError(
                 f"Spark could not start with master '{settings.master}' ({type(error).__name__}). Check that the "
-                "master answers and that the jars can be fetched; what the JVM wrote to stderr says more.",
+                "master is running and that the jars can be downloaded; see the JVM's output on stderr.",
                 engine="spark",
-            ) from shown(error)
+            ) from redacted(error)
         self._packages = self._packages or settings.all_packages
-        return root, root.sparkContext.getConf().get(_MARK) == scratch.folder.name
+        return root, root.sparkContext.getConf().get(_OWNER_CONF) == scratch.folder.name
 
 
 def ensure_catalog(session: SparkSession, conf: Mapping[str, str]) -> None:
-    """Make a session that someone else opened know a catalog.
+    """Register catalogs in a session that other code opened.
 
     Raises:
-        EngineCapabilityError: The session calls another catalog by that name.
+        EngineCapabilityError: The session has another catalog of that name.
     """
     install_log_redaction()
     for key in (key for key in conf if key.startswith(CATALOG_PREFIX) and "." not in key.removeprefix(CATALOG_PREFIX)):
@@ -176,8 +170,8 @@ def ensure_catalog(session: SparkSession, conf: Mapping[str, str]) -> None:
         identity = [name for name in own if name == key or name.removeprefix(f"{key}.") in _IDENTITY]
         if any(session.conf.get(name, None) != own[name] for name in identity):
             raise EngineCapabilityError(
-                f"The frame belongs to a Spark session whose catalog '{key.removeprefix(CATALOG_PREFIX)}' is another "
-                "one than the IO manager's. Make frames with the session of the IO manager's IcebergSparkResource.",
+                f"The DataFrame belongs to a Spark session whose catalog '{key.removeprefix(CATALOG_PREFIX)}' differs "
+                "from the IO manager's. Create DataFrames with the session of the IO manager's IcebergSparkResource.",
                 engine="spark",
             )
 
@@ -188,12 +182,12 @@ def _start_remote(remote: str, start: Starter) -> SparkSession:
     except ImportError as error:
         raise EngineCapabilityError(
             "Spark Connect needs packages that are not installed. Install 'pyspark[connect]'.", engine="spark"
-        ) from shown(error)
-    except PySparkException as error:
+        ) from redacted(error)
+    except SPARK_ERRORS as error:
         raise EngineCapabilityError(
-            f"The Spark Connect server does not answer ({type(error).__name__}). Check 'remote', and that it runs.",
+            f"The Spark Connect server is unreachable ({type(error).__name__}). Check 'remote', and that it runs.",
             engine="spark",
-        ) from shown(error)
+        ) from redacted(error)
 
 
 def _open(application: _Application, settings: SparkSettings) -> SparkSession:
@@ -205,7 +199,7 @@ def _open(application: _Application, settings: SparkSettings) -> SparkSession:
     if settings.is_local and application.is_ours:
         conf = {**_conf_of_one_machine(application.root), **conf}
     if settings.remote:
-        # The application is the server's; of the user's conf a session can take what concerns SQL.
+        # The application is the server's; a session can only set the user's SQL conf.
         sql = {key: value for key, value in settings.application.items() if key.startswith("spark.sql.")}
         conf = {"spark.sql.session.timeZone": "UTC", **sql, **conf}
     install_log_redaction()
@@ -215,18 +209,23 @@ def _open(application: _Application, settings: SparkSettings) -> SparkSession:
 
 
 def _conf_of_one_machine(root: SparkSession) -> dict[str, str]:
-    """Few partitions: Spark's 200 make small work crawl. A cluster's own number is left alone."""
+    """Few shuffle partitions: Spark's default of 200 is slow for small data on one machine."""
     partitions = "spark.sql.shuffle.partitions"
     if root.sparkContext.getConf().contains(partitions):
         return {}
-    # How many cores there are is best known to Java, which respects the limits of a container.
+    # The number of cores according to Java, which respects the limits of a container.
     return {partitions: str(2 * root.sparkContext.defaultParallelism)}
 
 
-def _occupied(reason: str) -> EngineCapabilityError:
+def _check_packages(settings: SparkSettings, started_with: frozenset[str]) -> None:
+    if not settings.all_packages <= started_with:
+        raise _already_started("fewer jars than this catalog or storage needs")
+
+
+def _already_started(reason: str) -> EngineCapabilityError:
     return EngineCapabilityError(
-        f"This process has started Spark with {reason}, and a process has one. Use the same IcebergSparkResource for "
-        "all assets of a run, and a process of its own for each run.",
+        f"This process has started Spark with {reason}, and can only start one. Use the same IcebergSparkResource "
+        "for all assets of a run, and a separate process for each run.",
         engine="spark",
     )
 
@@ -237,19 +236,19 @@ def _is_alive(session: SparkSession) -> bool:
         return not stopped
     try:
         return bool(session.sparkContext.defaultParallelism)
-    except (AttributeError, PySparkException, Py4JError, OSError):
+    except (AttributeError, *SPARK_ERRORS, OSError):
         # What PySpark raises for a stopped context depends on how it was stopped.
         return False
 
 
 def _fingerprint(settings: SparkSettings, *, with_catalogs: bool) -> str:
-    """The same text for the same settings; a hash, so that no secret is kept as a key."""
+    """A hash of the settings, so that no secret is kept as a key."""
     conf = {key: value for key, value in settings.application.items() if key != "spark.jars.packages"}
-    said = [settings.master, settings.remote, sorted(conf.items())]
-    catalogs = sorted(settings.session.items()) if with_catalogs else []
-    return hashlib.sha256(json.dumps([said, catalogs]).encode()).hexdigest()
+    catalogs = settings.session if with_catalogs else {}
+    identity = [settings.master, settings.remote, conf, catalogs]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 REGISTRY = SessionRegistry()
-SESSION_USERS.when_none_is_left = REGISTRY.stop_what_a_run_started
+SESSION_USERS.on_last_removed = REGISTRY.stop_with_runs
 atexit.register(REGISTRY.close)

@@ -1,8 +1,8 @@
-"""Rows replaced behind the scenes: on a branch of their own, shown by one move of the branch they are for.
+"""Partitions replaced on a staging branch, and published by moving the target branch.
 
-Spark replaces a slice in one commit only if no file holds rows inside and outside of it. Where
-one does, the slice is deleted and the new rows are appended on a staging branch, and readers
-of the target branch see either none of that or all.
+Spark replaces a partition in one commit only if no file has rows inside and outside of it. Where one
+does, rows are deleted and appended on a staging branch, so that readers of the target branch see none
+of that or all.
 """
 
 import uuid
@@ -29,21 +29,19 @@ PREFIX: Final = "floe-staging-"
 
 
 class BranchMovedError(Exception):
-    """The target branch is not where the staged rows were planned for."""
+    """The target branch moved after the rows were staged."""
 
 
 def has_partially_matching_file(table: Table, head: Snapshot, where: BooleanExpression) -> bool:
-    """Whether a file may hold rows that match a filter beside others that do not; from metadata alone."""
+    """Whether a file may hold both rows that match a filter and rows that do not, according to its metadata."""
     matches = FileMatcher(table.metadata, where)
     return any(not matches.all_rows(file) for file in _files_that_may_match(table, head, where))
 
 
 def rows_changed(table: Table, base: Snapshot, head: Snapshot, where: BooleanExpression) -> bool:
-    """Whether files that may hold rows matching a filter came or went between two snapshots."""
-    before, after = (
-        {file.file_path for file in _files_that_may_match(table, snapshot, where)} for snapshot in (base, head)
-    )
-    return before != after
+    """Whether files that may hold rows matching a filter were added or removed between two snapshots."""
+    before, after = (_files_that_may_match(table, snapshot, where) for snapshot in (base, head))
+    return {file.file_path for file in before} != {file.file_path for file in after}
 
 
 def _files_that_may_match(table: Table, snapshot: Snapshot, where: BooleanExpression) -> Iterator[DataFile]:
@@ -55,16 +53,13 @@ def _files_that_may_match(table: Table, snapshot: Snapshot, where: BooleanExpres
 
 @contextmanager
 def staging_branch(table: Table, name: str, base: Snapshot, budget: CommitBudget) -> Iterator[str]:
-    """A branch to write to that begins at a snapshot. It is removed when writing to it fails.
-
-    Args:
-        table: The table; refreshed in place.
-        name: The table's name, for messages.
-        base: Where the branch begins.
-        budget: How often to try against other writers.
-    """
+    """Create a branch at a snapshot. It is removed if the body fails."""
     branch = f"{PREFIX}{uuid.uuid4().hex}"
-    commit(table, partial(_stage_branch, name=name, branch=branch, base=base), budget=budget)
+
+    def stage(transaction: TableTransaction) -> None:
+        create_ref(transaction, name, branch, base.snapshot_id, new_branch(base.snapshot_id))
+
+    commit(table, stage, budget=budget)
     try:
         yield branch
     except BaseException:
@@ -73,17 +68,13 @@ def staging_branch(table: Table, name: str, base: Snapshot, budget: CommitBudget
 
 
 def publish(table: Table, *, staged: str, target: str, base: Snapshot, budget: CommitBudget) -> None:
-    """Move the target branch to where the staging branch stands and remove that, in one commit.
+    """Move the target branch to the head of the staging branch and remove that, in one commit.
 
     Raises:
-        BranchMovedError: The target is not at `base` any more; nothing was changed.
+        BranchMovedError: The target moved away from `base`; nothing was changed.
         CommitOutcomeUnknownError: The catalog went away in the middle.
     """
     commit(table, partial(_stage_move, staged=staged, target=target, base=base), budget=budget)
-
-
-def _stage_branch(transaction: TableTransaction, *, name: str, branch: str, base: Snapshot) -> None:
-    create_ref(transaction, name, branch, base.snapshot_id, new_branch(base.snapshot_id))
 
 
 def _stage_move(transaction: TableTransaction, *, staged: str, target: str, base: Snapshot) -> None:
@@ -108,6 +99,5 @@ def _remove(table: Table, name: str, branch: str, budget: CommitBudget) -> None:
             table.refresh()
         commit(table, lambda transaction: remove_ref(transaction, name, branch), budget=budget)
     except FloeStorageError:
-        # Published after all, or the catalog is away: what went wrong before is what matters. A branch
-        # that stays shows nobody anything.
+        # Published after all, or the catalog is unreachable: the first failure is the one to report.
         return

@@ -1,4 +1,4 @@
-"""The Spark actions that put a frame's rows into a table. Each is one commit to one branch."""
+"""The Spark actions that change a table's rows. Each is one commit to one branch."""
 
 import threading
 import uuid
@@ -20,98 +20,89 @@ from floe_dagster_iceberg.spark.jobs import run_action
 from floe_dagster_iceberg.spark.types import quote, spark_table
 from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, trace_properties, traced_step
 
-_OPTION: Final = "snapshot-property."
-
-
-_SESSION_CONF: Final = "spark.sql.iceberg.snapshot-property."
-
-
 # DELETE and MERGE take no options; their snapshot properties are conf of the session while they run.
-_statements = threading.Lock()
+_SESSION_CONF: Final = "spark.sql.iceberg.snapshot-property."
+_session_conf_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class FrameTarget:
+class WriteTarget:
     """Where rows go.
 
     Attributes:
         catalog: Name of the catalog in Spark.
         table: The table.
-        snapshot_properties: Kept in the summary of the snapshot.
-        branch: Branch to write to; it is there already.
+        snapshot_properties: Stored in the summary of the snapshot.
+        branch: An existing branch to write to.
+        in_order: Whether the rows are arranged as in the files, so that Spark must not shuffle them again.
     """
 
     catalog: str
     table: TableIdentifier
     snapshot_properties: Mapping[str, str]
     branch: str = MAIN_BRANCH
+    in_order: bool = False
 
     @property
     def name(self) -> str:
-        """The branch as Spark SQL names it."""
         return spark_table(self.catalog, self.table, self.branch)
 
+    @property
+    def all_snapshot_properties(self) -> dict[str, str]:
+        return {**self.snapshot_properties, **trace_properties()}
 
-def _describe(_: object, target: FrameTarget, *__: object, **___: object) -> dict[str, Any]:
+
+def _describe(_: object, target: WriteTarget, *__: object, **___: object) -> dict[str, Any]:
     return {**describe_table(target.table), attrs.ENGINE: "spark"}
 
 
 @traced_step("append", _describe)
-def append(frame: DataFrame, target: FrameTarget, *, in_order: bool = False) -> None:
-    """Add rows.
-
-    Args:
-        frame: The rows, with the table's columns.
-        target: Where they go.
-        in_order: Whether the frame is arranged as the files shall be, so that Spark must not shuffle it again.
-    """
-    run_action(frame.sparkSession, _writer(frame, target, in_order=in_order).append)
+def append(frame: DataFrame, target: WriteTarget) -> None:
+    """Add rows."""
+    run_action(frame.sparkSession, _writer(frame, target).append)
 
 
 @traced_step("overwrite", _describe)
-def replace(
-    frame: DataFrame, target: FrameTarget, condition: str, *, since: Snapshot | None, in_order: bool = False
-) -> None:
-    """Replace the rows that meet a condition. Fails when others changed them after a snapshot."""
-    writer = _writer(frame, target, in_order=in_order).option("isolation-level", "serializable")
+def replace(frame: DataFrame, target: WriteTarget, condition: str, *, since: Snapshot | None) -> None:
+    """Replace the rows that meet a condition. Fails if another writer changed them after a snapshot."""
+    writer = _writer(frame, target).option("isolation-level", "serializable")
     if since is not None:
         writer = writer.option("validate-from-snapshot-id", str(since.snapshot_id))
     run_action(frame.sparkSession, lambda: writer.overwrite(F.expr(condition)))
 
 
 @traced_step("delete", _describe)
-def delete(session: SparkSession, target: FrameTarget, condition: str) -> None:
-    """Delete the rows that meet a condition; files that hold others too are rewritten."""
-    with _stamped(session, _stamps(target)):
+def delete(session: SparkSession, target: WriteTarget, condition: str) -> None:
+    """Delete the rows that meet a condition; files that hold other rows too are rewritten."""
+    with _session_conf(session, target):
         statement = f"DELETE FROM {target.name} WHERE {condition}"  # noqa: S608 - quoted names, our own literals
         run_action(session, lambda: session.sql(statement))
 
 
 @traced_step("upsert", _describe)
-def merge(frame: DataFrame, target: FrameTarget, keys: Sequence[str], condition: str) -> None:
-    """Update rows that share a key, within those that meet a condition, and insert the others.
+def merge(frame: DataFrame, target: WriteTarget, keys: Sequence[str], condition: str) -> None:
+    """Update the rows that meet a condition and share a key, and insert the others.
 
-    Columns that the frame lacks keep their values in rows that are updated, and are NULL in new ones.
+    Columns that the DataFrame lacks keep their values in updated rows, and are NULL in new ones.
     """
-    # Neither the condition nor the assignments say whose columns they name, so the frame's must be others.
+    # The condition and the assignments name columns without a table, so the DataFrame's need other names.
     prefix = f"floe_{uuid.uuid4().hex}"
     ours = {name: f"{prefix}_{number}" for number, name in enumerate(frame.columns)}
     matched = " AND ".join(f"{quote(key)} = {ours[key]}" for key in keys)
     assigned = {quote(name): F.col(own) for name, own in ours.items()}
     updated = {quote(name): F.col(own) for name, own in ours.items() if name not in keys}
-    # Not as SQL: Spark 4.1 cannot plan a MERGE from a view whose frame reads a table.
+    # Not as SQL: Spark 4.1 cannot plan a MERGE from a view of a DataFrame that reads a table.
     statement = frame.toDF(*ours.values()).mergeInto(target.name, F.expr(f"{matched} AND ({condition})"))
     if updated:
         statement = statement.whenMatched().update(updated)
-    with _stamped(frame.sparkSession, _stamps(target)):
+    with _session_conf(frame.sparkSession, target):
         run_action(frame.sparkSession, statement.whenNotMatched().insert(assigned).merge)
 
 
 def arrange(frame: DataFrame, table: Table, catalog: str, sort_by: Sequence[str]) -> DataFrame:
-    """The rows as the files shall hold them: together by partition, then in order.
+    """Cluster the rows by partition and sort them, as the table's `write.distribution-mode` says.
 
-    Spark would do the former by itself, but lose the order on the way. The table's
-    `write.distribution-mode` decides as it does for Spark.
+    Spark clusters by itself, but loses the order.
     """
     paths = column_paths(table.schema())
     partition = [_partition_value(field, quote(*paths[field.source_id]), catalog) for field in table.spec().fields]
@@ -124,23 +115,19 @@ def arrange(frame: DataFrame, table: Table, catalog: str, sort_by: Sequence[str]
     return frame.sortWithinPartitions(*order)
 
 
-def _writer(frame: DataFrame, target: FrameTarget, *, in_order: bool) -> DataFrameWriterV2:
-    options = {f"{_OPTION}{key}": value for key, value in _stamps(target).items()}
-    if in_order:
+def _writer(frame: DataFrame, target: WriteTarget) -> DataFrameWriterV2:
+    options = {f"snapshot-property.{key}": value for key, value in target.all_snapshot_properties.items()}
+    if target.in_order:
         options["use-table-distribution-and-ordering"] = "false"
     return frame.writeTo(target.name).options(**options)
 
 
-def _stamps(target: FrameTarget) -> dict[str, str]:
-    return {**target.snapshot_properties, **trace_properties()}
-
-
 @contextmanager
-def _stamped(session: SparkSession, properties: Mapping[str, str]) -> Iterator[None]:
-    with _statements:
-        names = {f"{_SESSION_CONF}{key}": value for key, value in properties.items()}
-        before = {name: session.conf.get(name, None) for name in names}
-        for name, value in names.items():
+def _session_conf(session: SparkSession, target: WriteTarget) -> Iterator[None]:
+    conf = {f"{_SESSION_CONF}{key}": value for key, value in target.all_snapshot_properties.items()}
+    with _session_conf_lock:
+        before = {name: session.conf.get(name, None) for name in conf}
+        for name, value in conf.items():
             session.conf.set(name, value)
         try:
             yield
@@ -154,17 +141,12 @@ def _partition_value(field: PartitionField, column: str, catalog: str) -> Column
     match field.transform:
         case transforms.IdentityTransform():
             return F.expr(column)
-        case (
-            transforms.YearTransform()
-            | transforms.MonthTransform()
-            | transforms.DayTransform()
-            | transforms.HourTransform()
-        ):
+        case transforms.TimeTransform():
             return F.expr(f"{system}.{field.transform}s({column})")
         case transforms.BucketTransform():
             return F.expr(f"{system}.bucket({field.transform.num_buckets}, {column})")
         case transforms.TruncateTransform():
             return F.expr(f"{system}.truncate({field.transform.width}, {column})")
         case _:
-            # A transform that was removed from the spec: all rows have the same value.
+            # A transform that was removed from the spec has the same value in all rows.
             return F.lit(None)

@@ -1,4 +1,4 @@
-"""Names as Spark SQL reads them, whatever characters they have."""
+"""Names and types of Iceberg in Spark SQL, and Spark's types in Arrow."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -15,7 +15,7 @@ from floe_dagster_iceberg.table.arrow_input import to_storable_schema
 
 
 def quote(*parts: str) -> str:
-    """Parts of a name, joined by dots, each meaning just itself.
+    """Quote the parts of a name and join them by dots.
 
     >>> quote("a.b", "c`d")
     '`a.b`.`c``d`'
@@ -24,7 +24,7 @@ def quote(*parts: str) -> str:
 
 
 def spark_table(catalog: str, table: TableIdentifier, branch: str = MAIN_BRANCH) -> str:
-    """The name of a table, or of a branch of it to write to, in a Spark session that knows the catalog."""
+    """The name of a table, or of one of its branches, in Spark SQL."""
     selector = () if branch == MAIN_BRANCH else (f"branch_{branch}",)
     return quote(catalog, *table.as_tuple, *selector)
 
@@ -47,7 +47,6 @@ _TO_ARROW: Final[Mapping[type[spark.DataType], pa.DataType]] = {
     spark.NullType: pa.null(),
 }
 
-
 _TO_SPARK: Final[Mapping[type[iceberg.IcebergType], str]] = {
     iceberg.BooleanType: "BOOLEAN",
     iceberg.IntegerType: "INT",
@@ -65,12 +64,10 @@ _TO_SPARK: Final[Mapping[type[iceberg.IcebergType], str]] = {
 
 
 def to_arrow_schema(schema: spark.StructType, table: Schema | None = None) -> pa.Schema:
-    """The Arrow schema of a frame's rows.
+    """The Arrow schema of a DataFrame's rows.
 
-    Args:
-        schema: The frame's schema.
-        table: Schema of the table that the rows go to. Spark has no UUIDs and no binaries of
-            fixed length; its strings and binaries become those where the table has them.
+    Spark has no UUIDs and no binaries of fixed length; where the table that the rows go to has
+    them, strings and binaries become those.
 
     Raises:
         ValidationError: A column appears twice, or has a type that Iceberg does not have.
@@ -83,17 +80,12 @@ def to_arrow_schema(schema: spark.StructType, table: Schema | None = None) -> pa
 
 def _to_fields(schema: spark.StructType, like: iceberg.StructType | None, parent: str) -> list[pa.Field]:
     known = {} if like is None else {field.name: field.field_type for field in like.fields}
-    return [
-        pa.field(
-            field.name, _to_arrow(field.dataType, known.get(field.name), f"{parent}{field.name}"), metadata=_doc(field)
-        )
-        for field in schema.fields
-    ]
-
-
-def _doc(field: spark.StructField) -> dict[str, str] | None:
-    comment = field.metadata.get("comment")
-    return {"doc": comment} if comment else None
+    fields = []
+    for field in schema.fields:
+        kind = _to_arrow(field.dataType, known.get(field.name), f"{parent}{field.name}")
+        comment = field.metadata.get("comment")
+        fields.append(pa.field(field.name, kind, metadata={"doc": comment} if comment else None))
+    return fields
 
 
 def _to_arrow(kind: spark.DataType, like: iceberg.IcebergType | None, path: str) -> pa.DataType:
@@ -126,16 +118,17 @@ def _to_nested_arrow(
 
 
 def to_spark_type(kind: iceberg.IcebergType) -> str:
-    """The type that Spark reads an Iceberg column as, as DDL.
+    """Spark's type for an Iceberg type, as DDL.
 
     Raises:
-        EngineCapabilityError: Spark does not know it.
+        EngineCapabilityError: Spark does not support it.
     """
     match kind:
         case iceberg.DecimalType():
             return f"DECIMAL({kind.precision}, {kind.scale})"
         case iceberg.StructType():
-            return f"STRUCT<{', '.join(map(_to_spark_field, kind.fields))}>"
+            fields = (f"{quote(field.name)}: {to_spark_type(field.field_type)}" for field in kind.fields)
+            return f"STRUCT<{', '.join(fields)}>"
         case iceberg.ListType():
             return f"ARRAY<{to_spark_type(kind.element_type)}>"
         case iceberg.MapType():
@@ -148,13 +141,9 @@ def to_spark_type(kind: iceberg.IcebergType) -> str:
 
 
 def to_spark_schema(schema: Schema) -> str:
-    """The schema that Spark reads a table with, as DDL.
+    """Spark's schema for an Iceberg schema, as DDL.
 
     Raises:
-        EngineCapabilityError: Spark does not know one of the types.
+        EngineCapabilityError: Spark does not support one of the types.
     """
     return ", ".join(f"{quote(field.name)} {to_spark_type(field.field_type)}" for field in schema.fields)
-
-
-def _to_spark_field(field: iceberg.NestedField) -> str:
-    return f"{quote(field.name)}: {to_spark_type(field.field_type)}"

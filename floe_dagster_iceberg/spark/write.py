@@ -1,4 +1,4 @@
-"""One write of a frame into a table that is there: schema first, then rows, then proof that they are in."""
+"""One write of a DataFrame into an existing table: schema first, then rows, then the check that they are committed."""
 
 import time
 from collections.abc import Mapping
@@ -14,16 +14,9 @@ from floe_dagster_iceberg import errors
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.models import SnapshotInfo, WriteMode
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.spark import statements
-from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, Failure, kind_of, name_of, shown, to_error
+from floe_dagster_iceberg.spark import staging_branch as staging, statements
+from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, FailureKind, kind_of, name_of, redacted, to_error
 from floe_dagster_iceberg.spark.frame_rows import FrameRows
-from floe_dagster_iceberg.spark.staging_branch import (
-    BranchMovedError,
-    has_partially_matching_file,
-    publish,
-    rows_changed,
-    staging_branch,
-)
 from floe_dagster_iceberg.spark.types import to_arrow_schema
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit
 from floe_dagster_iceberg.table.commit.refs import fork_branch, head_of, remove_ref
@@ -32,28 +25,30 @@ from floe_dagster_iceberg.table.write.exactly_once import find_committed_write
 from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult, stage_properties
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
-# After these nothing was sent to the catalog, so there is nothing to look for.
-_BEFORE_THE_COMMIT = (Failure.ROW_OUTSIDE, Failure.NULL_IN_REQUIRED, Failure.FILE_STRADDLES)
+# After these nothing was sent to the catalog, so there is no snapshot to look for.
+_BEFORE_THE_COMMIT = (FailureKind.ROW_OUTSIDE, FailureKind.NULL_IN_REQUIRED, FailureKind.PARTIAL_MATCH)
 
 
-class FrameWrite:
-    """A frame on its way into a table."""
+def write_rows(table: Table, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
+    """Write a DataFrame's rows into a table; retries conflicts.
 
+    Raises:
+        FloeStorageError: As `exactly_once.write_once` says.
+    """
+    return _WriteRun(table, frame, write, budget).run()
+
+
+class _WriteRun:
     def __init__(self, table: Table, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> None:
         self._table, self._frame, self._write, self._budget = table, frame, write, budget
         self._name = str(write.table)
         self._attempts = 0
         self._changes: list[ColumnChange] = []
         self._through_branch = False
-        # Found out by failing: counting them beforehand would mean computing the frame twice.
+        # Only known after a failure: counting them beforehand would compute the DataFrame twice.
         self._nulls: Mapping[str, int] = {}
 
     def run(self) -> TableWriteResult:
-        """Write, again where that may help.
-
-        Raises:
-            FloeStorageError: As `write_frame_once` says.
-        """
         new_branch = self._write.branch not in {MAIN_BRANCH, *self._table.metadata.refs}
         try:
             while True:
@@ -68,31 +63,24 @@ class FrameWrite:
             raise
 
     def _attempt(self) -> TableWriteResult | None:
-        """What was written; None when another attempt may get there."""
+        """The result; None if another attempt may succeed."""
         planned = TableTransaction(self._table)
         self._stage_changes(planned)
         rows = FrameRows(self._frame, planned.table_metadata.schema(), self._write)
         try:
             if planned.changes_anything or self._write.mode is WriteMode.UPSERT:
-                # Rows that are refused shall change nothing, not even the schema.
-                self._check(rows)
+                # Rows that are refused must not change anything, not even the schema.
+                rows.check()
             self._change_table()
             if rows.fits(self._table.schema()):
                 return self._send(rows)
-            # Another writer was here; with its columns the rows may look different.
-            self._wait_for_another_attempt(Failure.COMMIT_LOST)
+            # Another writer changed the columns, so the rows have to be conformed again.
+            self._wait_for_another_attempt(FailureKind.COMMIT_LOST)
             return None
         finally:
             rows.close()
 
-    def _check(self, rows: FrameRows) -> None:
-        try:
-            rows.check()
-        except SPARK_ERRORS as error:
-            raise to_error(error, catalog=self._table.catalog.name, table=self._name) from shown(error)
-
     def _stage_changes(self, transaction: TableTransaction) -> list[ColumnChange]:
-        """Plan what makes the table ready for the rows."""
         schema, write = transaction.table_metadata.schema(), self._write
         columns = to_arrow_schema(self._frame.schema, schema)
         changes = reconcile(self._name, schema, columns, null_counts=self._nulls, mode=write.evolution)
@@ -102,7 +90,7 @@ class FrameWrite:
         return changes
 
     def _change_table(self) -> None:
-        """Make the table ready for the rows, in one commit or, when it is, in none."""
+        """Commit what the rows need: columns, properties, the branch; no commit if nothing is missing."""
         changes: list[ColumnChange] = []
 
         def stage(transaction: TableTransaction) -> None:
@@ -116,9 +104,9 @@ class FrameWrite:
 
     def _send(self, rows: FrameRows) -> TableWriteResult | None:
         try:
-            self._move(rows)
-        except BranchMovedError:
-            self._wait_for_another_attempt(Failure.COMMIT_LOST)
+            self._run_statements(rows)
+        except staging.BranchMovedError:
+            self._wait_for_another_attempt(FailureKind.COMMIT_LOST)
             return None
         except SPARK_ERRORS as error:
             kind = kind_of(error)
@@ -129,135 +117,129 @@ class FrameWrite:
         else:
             snapshot = self._find()
         if snapshot is None:
-            raise errors.CommitOutcomeUnknownError(self._name, snapshot_id=None, reason="Spark reported success")
-        return self._report(snapshot, rows)
+            raise self._outcome_unknown("Spark reported success")
+        return self._result(snapshot, rows)
 
-    def _move(self, rows: FrameRows) -> None:
-        write = self._write
+    def _run_statements(self, rows: FrameRows) -> None:
+        write, condition = self._write, rows.partition_check.condition
         head = head_of(self._table.metadata, write.branch, self._name)
-        target = statements.FrameTarget(
-            self._table.catalog.name,
-            write.table,
-            write.summary_properties,
-            write.branch,
+        target = statements.WriteTarget(
+            self._table.catalog.name, write.table, write.summary_properties, write.branch, in_order=bool(write.sort_by)
         )
-        in_order = bool(write.sort_by)
         if write.mode is WriteMode.UPSERT:
-            statements.merge(rows.checked(), target, write.keys, rows.partition_check.condition)
+            statements.merge(rows.checked(), target, write.keys, condition)
         elif write.mode is WriteMode.APPEND or isinstance(rows.where, AlwaysFalse):
-            statements.append(rows.passing(self._table), target, in_order=in_order)
-        elif head is not None and (self._through_branch or has_partially_matching_file(self._table, head, rows.where)):
+            statements.append(rows.arranged(self._table), target)
+        elif head is not None and (
+            self._through_branch or staging.has_partially_matching_file(self._table, head, rows.where)
+        ):
             self._replace_on_branch(rows, target, head)
         else:
-            statements.replace(
-                rows.passing(self._table), target, rows.partition_check.condition, since=head, in_order=in_order
-            )
+            statements.replace(rows.arranged(self._table), target, condition, since=head)
 
-    def _replace_on_branch(self, rows: FrameRows, target: statements.FrameTarget, base: Snapshot) -> None:
-        with staging_branch(self._table, self._name, base, self._budget) as branch:
+    def _replace_on_branch(self, rows: FrameRows, target: statements.WriteTarget, base: Snapshot) -> None:
+        with staging.staging_branch(self._table, self._name, base, self._budget) as branch:
             # Only the last snapshot is the write.
             before = replace(target, branch=branch, snapshot_properties=self._write.snapshot_properties)
             statements.delete(self._frame.sparkSession, before, rows.partition_check.condition)
-            statements.append(
-                rows.passing(self._table), replace(target, branch=branch), in_order=bool(self._write.sort_by)
-            )
-            with translate_errors(self._table.catalog.name, table=self._name):
-                self._table.refresh()
+            statements.append(rows.arranged(self._table), replace(target, branch=branch))
+            self._refresh()
             try:
-                publish(self._table, staged=branch, target=target.branch, base=base, budget=self._budget)
-            except BranchMovedError:
-                self._refuse_changed_rows(rows, base)
+                staging.publish(self._table, staged=branch, target=target.branch, base=base, budget=self._budget)
+            except staging.BranchMovedError:
+                # Rows that were committed after this write began are not replaced; nor does Iceberg's own overwrite.
+                head = head_of(self._table.metadata, self._write.branch, self._name)
+                if head is None or staging.rows_changed(self._table, base, head, rows.where):
+                    raise self._conflict(FailureKind.ROWS_CHANGED) from None
                 raise
 
-    def _refuse_changed_rows(self, rows: FrameRows, base: Snapshot) -> None:
-        """Let nobody's rows be replaced that came after this write began; Iceberg's own overwrite does the same."""
-        head = head_of(self._table.metadata, self._write.branch, self._name)
-        if head is None or rows_changed(self._table, base, head, rows.where):
-            reason = Failure.ROWS_CHANGED.value
-            raise errors.CommitConflictError(self._name, attempts=self._attempts, reason=reason)
-
-    def _recover(self, kind: Failure, error: BaseException, rows: FrameRows) -> None:
+    def _recover(self, kind: FailureKind, error: BaseException, rows: FrameRows) -> None:
         """Prepare for another attempt, or raise."""
-        match kind:
-            case Failure.ROW_OUTSIDE:
-                raise rows.partition_check.error(rows.count_outside()) from shown(error)
-            case Failure.NULL_IN_REQUIRED if not self._nulls:
-                self._nulls = rows.count_nulls()
-            case Failure.FILE_STRADDLES if not self._through_branch:
-                self._through_branch = True
-            case Failure.COMMIT_LOST:
-                self._wait_for_another_attempt(kind, error)
-            case Failure.ROWS_CHANGED:
-                count_conflict(self._name, engine="spark")
-                raise errors.CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from shown(
-                    error
-                )
-            case Failure.OUTCOME_UNKNOWN:
-                raise errors.CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=name_of(error)) from shown(
-                    error
-                )
-            case Failure.TABLE_GONE:
-                raise errors.NoSuchTableError(self._write.table) from shown(error)
-            case _:
-                raise to_error(error, catalog=self._table.catalog.name, table=self._name) from shown(error)
+        if kind is FailureKind.NULL_IN_REQUIRED and not self._nulls:
+            self._nulls = rows.count_nulls()
+        elif kind is FailureKind.PARTIAL_MATCH and not self._through_branch:
+            self._through_branch = True
+        elif kind is FailureKind.COMMIT_LOST:
+            self._wait_for_another_attempt(kind, error)
+        else:
+            raise self._to_error(kind, error, rows) from redacted(error)
 
-    def _wait_for_another_attempt(self, kind: Failure, error: BaseException | None = None) -> None:
+    def _to_error(self, kind: FailureKind, error: BaseException, rows: FrameRows) -> errors.FloeStorageError:
+        match kind:
+            case FailureKind.ROW_OUTSIDE:
+                return rows.partition_check.error(rows.count_outside())
+            case FailureKind.ROWS_CHANGED:
+                count_conflict(self._name, engine="spark")
+                return self._conflict(kind)
+            case FailureKind.OUTCOME_UNKNOWN:
+                return self._outcome_unknown(name_of(error))
+            case FailureKind.TABLE_GONE:
+                return errors.NoSuchTableError(self._write.table)
+            case _:
+                return to_error(error, catalog=self._table.catalog.name, table=self._name)
+
+    def _conflict(self, kind: FailureKind) -> errors.CommitConflictError:
+        return errors.CommitConflictError(self._name, attempts=self._attempts, reason=kind.value)
+
+    def _outcome_unknown(self, reason: str) -> errors.CommitOutcomeUnknownError:
+        return errors.CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=reason)
+
+    def _wait_for_another_attempt(self, kind: FailureKind, error: BaseException | None = None) -> None:
         count_conflict(self._name, engine="spark")
         if self._attempts > self._budget.retries:
-            raise errors.CommitConflictError(self._name, attempts=self._attempts, reason=kind.value) from shown(error)
+            raise self._conflict(kind) from redacted(error)
         count_retry(self._name, engine="spark")
         time.sleep(self._budget.wait_seconds(self._attempts))
 
-    def _look_for_snapshot(self, kind: Failure, error: BaseException) -> Snapshot | None:
-        """The snapshot, if the commit landed for all that Spark says.
+    def _look_for_snapshot(self, kind: FailureKind, error: BaseException) -> Snapshot | None:
+        """The snapshot, if the commit succeeded although Spark failed.
 
-        When nobody knows, it is looked for as long as a commit may take. Writing again would be
-        no answer: a snapshot of Spark's has a random id, so the catalog could not refuse a second one.
+        An unknown outcome is checked for as long as a commit may take. Writing again is not safe:
+        snapshots of Spark have random ids, so the catalog could not refuse a second one.
         """
-        until = time.monotonic() + (self._budget.total_seconds if kind is Failure.OUTCOME_UNKNOWN else 0)
-        looks = 0
+        is_unknown, looks = kind is FailureKind.OUTCOME_UNKNOWN, 0
+        until = time.monotonic() + (self._budget.total_seconds if is_unknown else 0)
         while True:
             looks += 1
             try:
                 snapshot = self._find()
             except errors.CatalogConnectionError as gone:
-                if kind is not Failure.OUTCOME_UNKNOWN:
+                if not is_unknown:
                     raise
-                raise errors.CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=gone.reason) from shown(
-                    error
-                )
+                raise self._outcome_unknown(gone.reason) from redacted(error)
             if snapshot is not None or time.monotonic() >= until:
                 return snapshot
             time.sleep(self._budget.wait_seconds(looks))
 
-    def _find(self) -> Snapshot | None:
+    def _refresh(self) -> None:
         with translate_errors(self._table.catalog.name, table=self._name):
             self._table.refresh()
+
+    def _find(self) -> Snapshot | None:
+        self._refresh()
         return find_committed_write(self._table.metadata, self._write.branch, self._write.idempotency_key)
 
-    def _report(self, snapshot: Snapshot, rows: FrameRows) -> TableWriteResult:
-        made = SnapshotInfo.from_pyiceberg_snapshot(snapshot)
-        added = made.added_records
-        outside = rows.outside(rows_written=added)
+    def _result(self, committed: Snapshot, rows: FrameRows) -> TableWriteResult:
+        snapshot = SnapshotInfo.from_pyiceberg_snapshot(committed)
+        outside = rows.outside(rows_written=snapshot.added_records)
         return TableWriteResult(
             self._table,
-            made,
-            # An upsert's files hold rows that were there before, too.
-            rows=None if self._write.mode is WriteMode.UPSERT else added,
+            snapshot,
+            # An upsert's files also hold rows that were in the table before.
+            rows=None if self._write.mode is WriteMode.UPSERT else snapshot.added_records,
             attempts=self._attempts,
-            schema_changes=tuple(str(change) for change in self._changes),
+            schema_changes=tuple(map(str, self._changes)),
             rows_outside=outside.rows,
             rows_dropped=rows.partition_check.dropped(outside),
         )
 
     def _remove_branch(self) -> None:
-        """Remove a branch that was begun for rows that never came."""
+        """Remove the branch that was created for rows that were not written."""
         try:
             if self._find() is None:
-                branch = self._write.branch
                 commit(
-                    self._table, lambda transaction: remove_ref(transaction, self._name, branch), budget=self._budget
+                    self._table, lambda staged: remove_ref(staged, self._name, self._write.branch), budget=self._budget
                 )
         except errors.FloeStorageError:
-            # What failed before is what matters; the branch shows what main shows.
+            # The first failure is the one to report; the branch holds what main holds.
             return

@@ -14,7 +14,7 @@ from support.spark_session import spark_resource, to_frame
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, KeySet, PartitionSlice
 from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource, TableManagerSettings
-from floe_dagster_iceberg.spark.exactly_once import write_frame_once
+from floe_dagster_iceberg.spark.exactly_once import write_once
 from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 from floe_dagster_iceberg.table.write.row_scope import RowScope
@@ -72,7 +72,7 @@ class SparkLake:
         write = {"table": EVENTS, "idempotency_key": f"work-{next(self._keys)}", **write}
         scope = RowScope(rows, rows_outside=rows_outside)
         budget = CommitBudget.from_config(self.manager.config)
-        return write_frame_once(self.manager.catalog, frame, TableWrite(mode=mode, scope=scope, **write), budget)
+        return write_once(self.manager.catalog, frame, TableWrite(mode=mode, scope=scope, **write), budget)
 
     def create(self, schema: pa.Schema, rows: pa.Table | None = None, **table: Any) -> Table:
         """The events table, made by the table manager."""

@@ -154,7 +154,7 @@ def test_a_namespace_that_another_process_creates_meanwhile_exists(plugin: Catal
 # Each process waits for the end of its input, so that all of them begin at the same time.
 WORKER = """
 import sys
-import floe_dagster_iceberg.plugins._sql_catalog
+import floe_dagster_iceberg._pyiceberg.sql_catalog
 from floe_dagster_iceberg.plugins.registry import open_catalog_plugin
 
 folder, number = sys.argv[1:]

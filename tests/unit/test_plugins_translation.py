@@ -78,7 +78,7 @@ def test_a_server_that_does_not_answer_is_named_before_the_cause() -> None:
         requests.get("http://user:canary@nowhere.invalid:8181/v1", timeout=5)
 
     assert f"'floe' is unreachable: {url} refused the connection. Check" in str(recorded(refused.value))
-    assert "'floe' is unreachable: http://nowhere.invalid:8181 has a host name that is not known here. Check" in str(
+    assert "'floe' is unreachable: http://nowhere.invalid:8181 has an unknown host name. Check" in str(
         recorded(unknown.value)
     )
 

@@ -13,7 +13,7 @@ from floe_dagster_iceberg.errors import FloeStorageError, WriteError
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
 from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark.exactly_once import write_frame_once
+from floe_dagster_iceberg.spark.exactly_once import write_once
 from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.write.row_scope import RowScope
 from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
@@ -32,7 +32,7 @@ def write(iceberg: IcebergResource, session: SparkSession, key: str, *, sleep_ms
         mode=WriteMode.APPEND,
         scope=RowScope(ALL_ROWS),
     )
-    return write_frame_once(iceberg.catalog, frame, work, CommitBudget(retries=3, base_delay_seconds=0.1))
+    return write_once(iceberg.catalog, frame, work, CommitBudget(retries=3, base_delay_seconds=0.1))
 
 
 @pytest.mark.requirement("S3-1", "S2-FR-046")

@@ -113,5 +113,5 @@ def test_a_catalog_that_lends_nothing_leaves_the_clients_own_keys_in_use(polaris
     manager.create_table("sales.orders", ROWS.schema)
     manager.append("sales.orders", ROWS)
     assert len(polaris.rows(manager.load_table("sales.orders"))) == 2
-    with pytest.raises(FloeStorageError, match="lends no credentials"):
+    with pytest.raises(FloeStorageError, match="vends no credentials"):
         polaris.resource(storage_properties=own).catalog_plugin.vend_credentials("sales.orders", ["READ"])

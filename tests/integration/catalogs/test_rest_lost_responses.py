@@ -12,7 +12,7 @@ from support.spark_session import spark_resource, to_frame
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
 from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark.exactly_once import write_frame_once
+from floe_dagster_iceberg.spark import exactly_once as spark_exactly_once
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.write.exactly_once import write_once
@@ -95,7 +95,7 @@ def test_an_append_of_spark_whose_answer_is_lost_is_made_exactly_once(
 
     def write(number: int) -> None:
         frame = to_frame(session, rows(number))
-        write_frame_once(generous.catalog, frame, deposit_into("public.events", number, form), BUDGET)
+        spark_exactly_once.write_once(generous.catalog, frame, deposit_into("public.events", number, form), BUDGET)
 
     figures = try_often(polaris.gateway, form, SPARK_TRIALS, write)
 

@@ -132,7 +132,7 @@ def test_a_server_that_cannot_read_the_file_and_keeps_trying_is_given_up(tmp_pat
     harm_newest(place, DAMAGES["garbage"])
     bounds = {"read_timeout_seconds": "1", "total_timeout_seconds": "3"}
     impatient = replace(place, catalog_config={**place.catalog_config, **bounds})
-    with pytest.raises(CatalogConnectionError, match="did not answer in time"):
+    with pytest.raises(CatalogConnectionError, match="did not respond in time"):
         impatient.iceberg().table_manager.load_table(TABLE)
 
 

@@ -18,7 +18,7 @@ from support.spark_session import spark_resource, to_frame
 from floe_dagster_iceberg.errors import CatalogConnectionError, CommitOutcomeUnknownError, FloeStorageError, WriteError
 from floe_dagster_iceberg.models import TableIdentifier, WriteMode
 from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
-from floe_dagster_iceberg.spark.exactly_once import write_frame_once
+from floe_dagster_iceberg.spark.exactly_once import write_once
 from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.write.row_scope import RowScope
 from floe_dagster_iceberg.table.write.write import TableWrite
@@ -45,7 +45,7 @@ def write(request: pytest.FixtureRequest, polaris: PolarisLake) -> Write:
         write = TableWrite(
             table=identifier, idempotency_key=uuid4().hex, mode=WriteMode.APPEND, scope=RowScope(ALL_ROWS)
         )
-        return write_frame_once(manager.catalog, to_frame(session, ROWS), write, budget)
+        return write_once(manager.catalog, to_frame(session, ROWS), write, budget)
 
     return append
 

@@ -11,7 +11,7 @@ from support.spark_lake import EVENTS, SparkLake, keyed
 
 from floe_dagster_iceberg.errors import CommitConflictError, RowsOutsidePartitionError
 from floe_dagster_iceberg.models.partition_slice import PartitionSlice, TimeRange
-from floe_dagster_iceberg.spark import staging_branch as staging, write as frame_write
+from floe_dagster_iceberg.spark import staging_branch as staging
 from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
 pytestmark = pytest.mark.requirement("S2-US5.2", "S2-FR-026")
@@ -78,14 +78,14 @@ def test_a_failure_leaves_main_as_it_was_and_no_branch(lake: SparkLake) -> None:
 
 def let_another_append(lake: SparkLake, monkeypatch: pytest.MonkeyPatch, *rows: dict[str, list[Any]]) -> None:
     """When the staged rows are about to be published, another writer is faster, once for each of these."""
-    waiting = list(rows)
+    waiting, publish = list(rows), staging.publish
 
     def after_another(*args: Any, **kwargs: Any) -> None:
         if waiting:
             lake.manager.append(EVENTS, pa.table(waiting.pop()))
-        staging.publish(*args, **kwargs)
+        publish(*args, **kwargs)
 
-    monkeypatch.setattr(frame_write, "publish", after_another)
+    monkeypatch.setattr(staging, "publish", after_another)
 
 
 def test_a_faster_writer_of_other_rows_makes_it_start_again(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:

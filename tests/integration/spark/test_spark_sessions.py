@@ -139,7 +139,7 @@ def test_a_frame_of_a_session_with_another_catalog_of_that_name_is_refused(tmp_p
     lake = SparkLake.open(tmp_path)
     other = IcebergResource(catalog_uri=f"sqlite:///{tmp_path}/other.db", warehouse=f"file://{tmp_path}/other")
 
-    with pytest.raises(EngineCapabilityError, match="whose catalog 'floe' is another one than the IO manager's"):
+    with pytest.raises(EngineCapabilityError, match="whose catalog 'floe' differs from the IO manager's"):
         ensure_catalog(lake.session, other.spark_conf())
 
 
