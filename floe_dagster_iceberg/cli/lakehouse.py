@@ -13,7 +13,7 @@ from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySourc
 from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.maintenance.table_selection import select_tables
 from floe_dagster_iceberg.models import TableIdentifier
-from floe_dagster_iceberg.models.faults import nearest
+from floe_dagster_iceberg.models.field_errors import nearest
 from floe_dagster_iceberg.plugins.storage import embedded_home
 from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
 from floe_dagster_iceberg.secrets import resolve_text

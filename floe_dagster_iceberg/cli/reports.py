@@ -164,7 +164,7 @@ class InspectReport(FrozenModel):
     snapshots: Items[SnapshotEntry] = Field(description="Its newest snapshots, newest first.")
 
 
-class UpkeepEntry(FrozenModel):
+class MaintenanceEntry(FrozenModel):
     """What one operation would do, or did, to one table."""
 
     table: str = Field(description="Name of the table.")
@@ -176,8 +176,8 @@ class UpkeepEntry(FrozenModel):
     policy: Items[PolicyEntry] = Field(description="What the policy says about the operation, and who decided that.")
 
 
-class UpkeepReport(FrozenModel):
+class MaintenanceReport(FrozenModel):
     """What maintenance would do, or did."""
 
     dry_run: bool = Field(description="Whether nothing was changed.")
-    entries: Items[UpkeepEntry] = Field(description="By operation, then table.")
+    entries: Items[MaintenanceEntry] = Field(description="By operation, then table.")

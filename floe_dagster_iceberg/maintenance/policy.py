@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from floe_dagster_iceberg.artifacts import EnforcementLevel, Governance
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import ExpiryPolicy, MaintenancePolicy, TableIdentifier, snapshot_properties
-from floe_dagster_iceberg.models.faults import field_errors, nearest
+from floe_dagster_iceberg.models.field_errors import field_errors, nearest
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
 from floe_dagster_iceberg.models.quantities import format_bytes, format_duration
 from floe_dagster_iceberg.secrets import redact

@@ -14,7 +14,7 @@ from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.policy import PolicySources
 from floe_dagster_iceberg.models import HealthTier, MaintenanceEngine, MaintenanceOperation, MaintenancePolicy
 from floe_dagster_iceberg.models.base import FrozenModel
-from floe_dagster_iceberg.models.faults import unknown_name
+from floe_dagster_iceberg.models.field_errors import unknown_name
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
 
 _PATH: Final = "plugins.orchestrator.config.maintenance"
