@@ -1,4 +1,4 @@
-"""Plans carried out by Spark's procedures."""
+"""Execution of plans by Spark's procedures."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -13,40 +13,31 @@ from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation,
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.spark.procedures import ProcedureAnswer, SparkProcedures, SparkProvider
 from floe_dagster_iceberg.table.commit.commit import CommitBudget
-from floe_dagster_iceberg.table.maintenance.compaction_plan import to_group_limits
 from floe_dagster_iceberg.table.maintenance.expire_files import delete_old_metadata, to_retention
 from floe_dagster_iceberg.table.maintenance.expiry import ExpiryPlan, Retention, plan_expiry
 from floe_dagster_iceberg.table.maintenance.last_run import bytes_added_since, last_run_property
-from floe_dagster_iceberg.table.names import table_name, to_identifier
+from floe_dagster_iceberg.table.names import table_name
 
 T = TypeVar("T")
 
 
 class SparkRun:
-    """One task, by Spark.
-
-    Args:
-        task: The task; its table is refreshed in place.
-        provider: Returns the session.
-        budget: How often to try against other writers.
-        progress: Called with a line of text about what Spark begins, and what it has done.
-        snapshot_properties: Kept in every snapshot that is made; through Spark Connect none can be.
-    """
+    """One task on Spark; its table is refreshed in place. Spark Connect keeps no snapshot properties."""
 
     def __init__(
         self,
         task: Task,
         provider: SparkProvider,
         budget: CommitBudget,
-        progress: Callable[[str], None] | None = None,
-        snapshot_properties: Mapping[str, str] | None = None,
+        progress: Callable[[str], None] | None,
+        snapshot_properties: Mapping[str, str],
     ) -> None:
         self._task, self._table, self._budget, self._progress = task, task.table, budget, progress
-        self._identifier = to_identifier(task.table)
+        self._identifier = task.identifier
         self._procedures = SparkProcedures(provider(), task.table.catalog.name, snapshot_properties)
 
     def run(self, plan: MaintenancePlan) -> MaintenanceResult:
-        """Carry out a plan.
+        """Execute a plan.
 
         Raises:
             CommitConflictError: Other writers won more often than the budget allows; nothing was changed.
@@ -67,12 +58,12 @@ class SparkRun:
                 assert_never(self._task.operation)
 
     def find_orphans(self, *, older_than: datetime) -> list[str]:
-        """Where Spark sees orphans."""
+        """Locations of the orphans that Spark finds."""
         return self._procedures.find_orphan_files(self._identifier, older_than=older_than)
 
     def _compact(self) -> MaintenanceResult:
         policy, table = self._task.policy.compaction, self._table
-        row_filter, before = to_group_limits(table, policy).row_filter, table.metadata
+        row_filter, before = self._task.limits.row_filter, table.metadata
         answer = self._retry(
             lambda: self._procedures.rewrite_data_files(
                 self._identifier, policy, schema=table.schema(), row_filter=row_filter
@@ -126,7 +117,7 @@ class SparkRun:
             except CommitConflictError:
                 if not expired:
                     raise
-                # What has expired stays expired; the rest is for the next run.
+                # The expired snapshots stay expired; the next run continues.
                 break
             gone = batch.expired_from(table.metadata)
             if answer is None or not (gone or batch.refs):
@@ -144,7 +135,7 @@ class SparkRun:
             MaintenanceEngine.SPARK,
             done=bool(expired or old.files),
             files_removed=deleted + old.files,
-            # The procedure reports no bytes. Those of the plan are right if it deleted as many files.
+            # The procedure reports no bytes. The plan's are right if it deleted as many files.
             bytes_removed=plan.input_bytes if as_planned else old.total_bytes,
             snapshots_expired=expired,
             statement=statement,
@@ -160,7 +151,7 @@ class SparkRun:
         )
 
     def _expire_batch(self, retention: Retention) -> tuple[ExpiryPlan, ProcedureAnswer | None]:
-        """Plan on what the table is now, and expire that."""
+        """Plan on the table's current metadata, and expire those snapshots."""
         most = self._task.policy.expiry.max_snapshots_per_commit
         batch = plan_expiry(self._table.metadata, retention, max_snapshots=most)
         if not batch.has_work:
@@ -168,18 +159,19 @@ class SparkRun:
         return batch, self._procedures.expire_snapshots(self._identifier, batch.snapshot_ids)
 
     def _retry(self, call: Callable[[], T]) -> T:
-        """Call again when another writer committed first, with the table as it is then."""
-        for attempt in range(1, self._budget.retries + 2):
+        """Call again, with the refreshed table, when another writer committed first."""
+        retries = self._budget.retries
+        while True:
             try:
-                answer = call()
+                result = call()
             except CommitConflictError:
-                if attempt > self._budget.retries:
+                if not retries:
                     raise
+                retries -= 1
                 self._refresh()
-                continue
-            self._refresh()
-            return answer
-        raise AssertionError("the last attempt returns or raises")
+            else:
+                self._refresh()
+                return result
 
     def _log(self, words: str) -> None:
         if self._progress is not None:
