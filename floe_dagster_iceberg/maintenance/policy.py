@@ -158,8 +158,12 @@ class PolicySources:
             PolicySource.CODE: {} if self.code is None else values_of(self.code, given_only=True),
             PolicySource.RUN: dict(self.run),
         }
-        values = {name: value for layer in layers.values() for name, value in layer.items()}
         sources = {name: source for source, layer in layers.items() for name in layer}
+        # Sections without a value of their own keep the model's defaults, which need no validation.
+        given = {name.partition(".")[0] for name, source in sources.items() if source is not PolicySource.DEFAULT}
+        values = {
+            name: value for layer in layers.values() for name, value in layer.items() if name.partition(".")[0] in given
+        }
         if self.governance.enforcement is EnforcementLevel.STRICT and self.governance.snapshot_max_age is not None:
             # No other source may lower it.
             values["expiry.governance_min_age"] = self.governance.snapshot_max_age

@@ -61,6 +61,7 @@ class DecimalOf(FrozenModel):
         return self
 
     def to_pyiceberg_type(self) -> iceberg.DecimalType:
+        """Convert to a PyIceberg type."""
         return _to_decimal(self.precision, self.scale)
 
 
@@ -71,6 +72,7 @@ class FixedOf(FrozenModel):
     length: int = Field(ge=1, description="Length of every value in bytes.")
 
     def to_pyiceberg_type(self) -> iceberg.FixedType:
+        """Convert to a PyIceberg type."""
         return _to_fixed(self.length)
 
 
@@ -81,6 +83,7 @@ class StructOf(FrozenModel):
     fields: Items["SchemaField"] = Field(min_length=1, description="The fields, in order.")
 
     def to_pyiceberg_type(self) -> iceberg.StructType:
+        """Convert to a PyIceberg type."""
         return iceberg.StructType(*(field.to_pyiceberg_field() for field in self.fields))
 
 
@@ -93,6 +96,7 @@ class ListOf(FrozenModel):
     element_required: bool = Field(default=False, description="Whether an element may never be null.")
 
     def to_pyiceberg_type(self) -> iceberg.ListType:
+        """Convert to a PyIceberg type."""
         return iceberg.ListType(
             element_id=self.element_id,
             element=to_pyiceberg_type(self.element),
@@ -111,6 +115,7 @@ class MapOf(FrozenModel):
     value_required: bool = Field(default=False, description="Whether a value may never be null.")
 
     def to_pyiceberg_type(self) -> iceberg.MapType:
+        """Convert to a PyIceberg type."""
         return iceberg.MapType(
             key_id=self.key_id,
             key_type=to_pyiceberg_type(self.key),

@@ -48,6 +48,7 @@ class PartitionField(FrozenModel):
         return self
 
     def to_pyiceberg_transform(self) -> transforms.Transform[Any, Any]:
+        """Convert to a PyIceberg transform."""
         if self.num_buckets is not None:
             return transforms.BucketTransform(self.num_buckets)
         if self.width is not None:
@@ -55,6 +56,7 @@ class PartitionField(FrozenModel):
         return transforms.parse_transform(self.transform.value)
 
     def to_pyiceberg_field(self) -> IcebergPartitionField:
+        """Convert to a PyIceberg partition field with the same ids."""
         return IcebergPartitionField(
             source_id=self.source_field_id,
             field_id=self.partition_field_id,

@@ -119,6 +119,7 @@ class TableConfig(FrozenModel):
 
     @property
     def identifier(self) -> TableIdentifier:
+        """Namespace and name together."""
         return TableIdentifier(namespace=self.namespace, name=self.table_name)
 
 
