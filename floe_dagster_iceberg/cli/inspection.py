@@ -20,7 +20,7 @@ from floe_dagster_iceberg.secrets import redact, redact_properties
 from floe_dagster_iceberg.table.maintenance.health import measure_health
 from floe_dagster_iceberg.table.names import to_identifier
 
-# The parts of a policy that apply to a single table, and the settings that are always shown.
+# The sections of a policy that apply to a single table, and the settings that are always shown.
 _OF_A_TABLE: Final = ("compaction.", "expiry.", "orphans.", "manifests.", "thresholds.", "engine")
 _SHOWN: Final = frozenset(
     {
@@ -63,8 +63,8 @@ def show_tables(report: reports.TablesReport, console: Console) -> None:
             None if entry.total_bytes is None else format_bytes(entry.total_bytes),
             entry.snapshots,
             cell("unreadable", "red") if entry.error else "never" if written is None else written.committed_at,
-            None if written is None else short_run(written.run_id),
-            None if written is None else written.partition_key,
+            written and short_run(written.run_id),
+            written and written.partition_key,
         )
     listing.print(console)
     for entry in report.tables:
@@ -80,15 +80,14 @@ def _table_entry(lakehouse: Lakehouse, name: TableIdentifier) -> reports.TableEn
     except FloeStorageError as error:
         return reports.TableEntry(table=str(name), error=redact(str(error)))
     current = table.current_snapshot()
+    snapshot = None if current is None else SnapshotInfo.from_pyiceberg_snapshot(current)
     return reports.TableEntry(
         table=str(name),
         rows=health.records,
         data_files=health.data_files,
         total_bytes=health.total_bytes,
         snapshots=health.snapshots,
-        snapshot=None
-        if current is None
-        else reports.SnapshotEntry.from_snapshot(SnapshotInfo.from_pyiceberg_snapshot(current)),
+        snapshot=None if snapshot is None else reports.SnapshotEntry.from_snapshot(snapshot),
     )
 
 
@@ -104,7 +103,6 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> reports.Inspe
     effective, problem = lakehouse.policy_of(table)
     policy = effective.policy
     health = TableMaintenance(lakehouse.tables).health(identifier, policy)
-    schema = table.schema()
     return reports.InspectReport(
         table=str(identifier),
         location=table.location(),
@@ -113,7 +111,7 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> reports.Inspe
             reports.Column(
                 id=field.field_id, name=field.name, type=str(field.field_type), required=field.required, doc=field.doc
             )
-            for field in schema.fields
+            for field in table.schema().fields
         ],
         partitioning=[
             reports.PartitionEntry(
@@ -212,7 +210,7 @@ def is_decided(entry: reports.PolicyEntry) -> bool:
 
 def _show_columns(report: reports.InspectReport, console: Console) -> None:
     heading(console, "Columns")
-    # Types of nested columns are long.
+    # The types of nested columns are long.
     listing = Listing("name", "id", "NULL", "type", "meaning", numbers=("id",), wrapped="type")
     for column in report.columns:
         listing.add(column.name, column.id, "no" if column.required else "yes", column.type, column.doc)
@@ -221,9 +219,9 @@ def _show_columns(report: reports.InspectReport, console: Console) -> None:
 
 def _show_health(report: reports.InspectReport, console: Console) -> None:
     heading(console, "Health")
-    for fault in report.faults:
-        word, style = ("bad", "bold red") if fault.grave else ("warning", "yellow")
-        console.print(cell(f"{word}: {fault.message}", style))
+    for breach in report.faults:
+        word, style = ("bad", "bold red") if breach.grave else ("warning", "yellow")
+        console.print(cell(f"{word}: {breach.message}", style))
     if not report.faults:
         console.print(cell("healthy", "green"))
     console.print(cell(", ".join(_measures(report.health))))

@@ -44,7 +44,7 @@ def maintain(
         ValidationError: The policy is not valid, or no table matches.
     """
     sources = lakehouse.sources.with_run(tables=(lakehouse.full_name(glob),), dry_run=dry_run, engine=engine)
-    # An error in the policy is reported before the catalog is called, which may not respond.
+    # Report an error in the policy before calling the catalog, which may not respond.
     sources.resolve()
     if not lakehouse.select(glob):
         return MaintenanceReport(dry_run=dry_run, entries=[])
@@ -116,14 +116,14 @@ def _status(entry: MaintenanceEntry) -> tuple[str, str]:
     if entry.status in (MaintenanceStatus.PLANNED, MaintenanceStatus.SKIPPED) and plans:
         # The most important one: compaction plans data files and delete files.
         reason = min((plan.reason for plan in plans), key=list(_WORDS).index)
-        # Planned and not done: other writers were faster.
+        # Planned but not done: another writer committed first.
         return ("left", "yellow") if entry.status is MaintenanceStatus.SKIPPED and entry.actionable else _WORDS[reason]
     return entry.status.value, _STYLES.get(entry.status, "dim")
 
 
 def _progress_log(status: Status, errors: Console) -> logging.Logger:
     """A log whose lines replace each other, except for warnings, which stay."""
-    # Not registered by name: the handlers of one command must not be those of the next.
+    # Not registered by name: each command has its own handlers.
     log = logging.Logger("floe-iceberg", level=logging.INFO)  # noqa: LOG001
     log.addHandler(_StatusHandler(status, errors))
     return log

@@ -1,3 +1,4 @@
+import operator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,7 +23,7 @@ ORDERS = TableIdentifier(namespace="bronze", name="orders")
 
 
 def decided(effective: EffectivePolicy, name: str) -> tuple[Any, PolicySource]:
-    return effective.values()[name], effective.sources[name]
+    return operator.attrgetter(name)(effective.policy), effective.sources[name]
 
 
 def test_nobody_decides_anything_and_the_package_does() -> None:
