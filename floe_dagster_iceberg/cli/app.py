@@ -108,7 +108,7 @@ def doctor(*, artifacts: Path | None, as_json: bool, spark: bool) -> None:
     """Check the environment of pipelines: artifacts, catalog, storage, permissions, Java and jars.
 
     Writes a small object to the storage and removes it again, and likewise a namespace in a SQL catalog.
-    Exits with code 1 when a check fails; each line says what to do.
+    Exits with code 1 if a check fails; each failed check has a remedy.
     """
     from floe_dagster_iceberg.cli import doctor as checks  # noqa: PLC0415
 

@@ -87,11 +87,11 @@ def show(
 
 def command_for(operations: Sequence[str], glob: str, *, engine: str | None, artifacts: Path | None) -> str:
     """The command that runs what was planned."""
-    words = ["floe-iceberg", "maintain", glob]
-    words += [word for operation in operations for word in ("--operation", operation)]
-    words += [] if engine is None else ["--engine", engine]
-    words += [] if artifacts is None else ["--artifacts", str(artifacts)]
-    return shlex.join([*words, "--execute"])
+    command = ["floe-iceberg", "maintain", glob]
+    command += [word for operation in operations for word in ("--operation", operation)]
+    command += [] if engine is None else ["--engine", engine]
+    command += [] if artifacts is None else ["--artifacts", str(artifacts)]
+    return shlex.join([*command, "--execute"])
 
 
 def _is_idle(entry: MaintenanceEntry) -> bool:

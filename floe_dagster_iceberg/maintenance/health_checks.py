@@ -28,7 +28,7 @@ class _Measure:
 
     value: Callable[[TableHealth], float | None]
     remedy: MaintenanceOperation
-    words: str
+    template: str
 
 
 # By the names of their thresholds.
@@ -178,7 +178,7 @@ def find_breaches(health: TableHealth, thresholds: HealthThresholds) -> Iterator
         if value is None or value <= limits.warn:
             continue
         limit = limits.error if value > limits.error else limits.warn
-        found = measure.words.format(format_setting(name, value))
+        found = measure.template.format(format_setting(name, value))
         sentence = f"{found}, more than {format_setting(name, limit)}: run {measure.remedy}"
         yield ThresholdBreach(sentence, value > limits.error, measure.remedy)
 

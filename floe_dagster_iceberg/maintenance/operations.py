@@ -193,7 +193,7 @@ class _Report:
     ) -> None:
         self._operation, self._policy, self._started_at = operation, policy, started_at
         self._clock = time.perf_counter()
-        # The failure that follows says what is wrong with an invalid name; the result still has it.
+        # An invalid name becomes a failed result, which still has the name.
         namespace, _, name = str(table).rpartition(".")
         self.table = models.TableIdentifier.model_construct(namespace=namespace, name=name)
         self.plan: models.MaintenancePlan | None = None

@@ -18,7 +18,7 @@ from floe_dagster_iceberg.models import (
 from floe_dagster_iceberg.models.quantities import format_bytes
 from floe_dagster_iceberg.secrets import redact
 
-# Nobody reads more rows, and every event is stored in Dagster's database.
+# More rows are of no use, and every event is stored in Dagster's database.
 _MOST_ROWS = 200
 # The policy settings that are shown besides an operation's own section, and for a measurement.
 _RUN_SETTINGS = ("tables", "engine", "budget.", "dry_run")
@@ -260,8 +260,8 @@ def _bar(left: float, width: float, files: int, highest: int, colour: str) -> li
     return [shape, _text(left + width / 2, top - 4, str(files), colour)] if files else []
 
 
-def _text(x: float, y: float, words: str, colour: str = _TEXT_COLOUR) -> str:
-    escaped = words.replace("&", "&amp;").replace("<", "&lt;")
+def _text(x: float, y: float, text: str, colour: str = _TEXT_COLOUR) -> str:
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;")
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="{colour}">{escaped}</text>'
 
 

@@ -64,45 +64,45 @@ class SparkRun:
     def _compact(self) -> MaintenanceResult:
         policy, table = self._task.policy.compaction, self._table
         row_filter, before = self._task.limits.row_filter, table.metadata
-        answer = self._retry(
+        output = self._retry(
             lambda: self._procedures.rewrite_data_files(
                 self._identifier, policy, schema=table.schema(), row_filter=row_filter
             )
         )
-        if failed := answer.count("failed_data_files_count"):
+        if failed := output.count("failed_data_files_count"):
             raise CompactionError(
                 f"Spark could not rewrite {failed} files of '{self._identifier}'. Its log has the cause; what it "
                 "committed stays.",
                 table=self._identifier,
             )
         return self._result(
-            answer,
-            files_removed=answer.count("rewritten_data_files_count"),
-            bytes_removed=answer.count("rewritten_bytes_count"),
-            files_added=answer.count("added_data_files_count"),
+            output,
+            files_removed=output.count("rewritten_data_files_count"),
+            bytes_removed=output.count("rewritten_bytes_count"),
+            files_added=output.count("added_data_files_count"),
             bytes_added=bytes_added_since(before, table.metadata, MaintenanceOperation.COMPACTION),
         )
 
     def _rewrite_deletes(self) -> MaintenanceResult:
         policy = self._task.policy.compaction
-        answer = self._retry(lambda: self._procedures.rewrite_position_delete_files(self._identifier, policy))
+        output = self._retry(lambda: self._procedures.rewrite_position_delete_files(self._identifier, policy))
         return self._result(
-            answer,
-            files_removed=answer.count("rewritten_delete_files_count"),
-            bytes_removed=answer.count("rewritten_bytes_count"),
-            files_added=answer.count("added_delete_files_count"),
-            bytes_added=answer.count("added_bytes_count"),
+            output,
+            files_removed=output.count("rewritten_delete_files_count"),
+            bytes_removed=output.count("rewritten_bytes_count"),
+            files_added=output.count("added_delete_files_count"),
+            bytes_added=output.count("added_bytes_count"),
         )
 
     def _rewrite_manifests(self) -> MaintenanceResult:
         before = _manifest_bytes(self._table)
-        answer = self._retry(lambda: self._procedures.rewrite_manifests(self._identifier))
+        output = self._retry(lambda: self._procedures.rewrite_manifests(self._identifier))
         after = _manifest_bytes(self._table)
         return self._result(
-            answer,
-            files_removed=answer.count("rewritten_manifests_count"),
+            output,
+            files_removed=output.count("rewritten_manifests_count"),
             bytes_removed=sum(size for path, size in before.items() if path not in after),
-            files_added=answer.count("added_manifests_count"),
+            files_added=output.count("added_manifests_count"),
             bytes_added=sum(size for path, size in after.items() if path not in before),
         )
 
@@ -113,16 +113,16 @@ class SparkRun:
         # The metadata gets smaller with each batch, so the loop ends.
         while True:
             try:
-                batch, answer = self._retry(lambda: self._expire_batch(retention))
+                batch, output = self._retry(lambda: self._expire_batch(retention))
             except CommitConflictError:
                 if not expired:
                     raise
                 # The expired snapshots stay expired; the next run continues.
                 break
             gone = batch.expired_from(table.metadata)
-            if answer is None or not (gone or batch.refs):
+            if output is None or not (gone or batch.refs):
                 break
-            expired, deleted, statement = expired + gone, deleted + answer.total("deleted_"), answer.statement
+            expired, deleted, statement = expired + gone, deleted + output.total("deleted_"), output.statement
             self._log(f"{expired} snapshots expired, {deleted} files deleted")
             if batch.is_complete:
                 break
@@ -141,11 +141,11 @@ class SparkRun:
             statement=statement,
         )
 
-    def _result(self, answer: ProcedureAnswer, *, files_removed: int, **work: Any) -> MaintenanceResult:
+    def _result(self, output: ProcedureAnswer, *, files_removed: int, **work: Any) -> MaintenanceResult:
         return self._task.result(
             MaintenanceEngine.SPARK,
             done=bool(files_removed),
-            statement=answer.statement,
+            statement=output.statement,
             files_removed=files_removed,
             **work,
         )
@@ -173,9 +173,9 @@ class SparkRun:
                 self._refresh()
                 return result
 
-    def _log(self, words: str) -> None:
+    def _log(self, line: str) -> None:
         if self._progress is not None:
-            self._progress(words)
+            self._progress(line)
 
     def _refresh(self) -> None:
         with translate_errors(self._table.catalog.name, table=table_name(self._table)):

@@ -157,7 +157,7 @@ class CompactionPolicy(OperationPolicy):
         default=5, ge=2, description="Small files a partition must have before they are rewritten."
     )
     partition_filter: RowFilter | None = Field(
-        default=None, repr=False, description="The partitions to look at; all if not given."
+        default=None, repr=False, description="The partitions to compact; all if not given."
     )
     partial_progress: bool = Field(
         default=False, description="Whether groups are committed as they finish, so that a failure keeps earlier ones."
