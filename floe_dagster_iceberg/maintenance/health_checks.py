@@ -34,9 +34,7 @@ class _Measure:
 # By the names of their thresholds.
 _MEASURES: Final[Mapping[str, _Measure]] = {
     "small_files": _Measure(
-        lambda health: _if_work(health, health.small_files),
-        MaintenanceOperation.COMPACTION,
-        "{} small files",
+        lambda health: _if_work(health, health.small_files), MaintenanceOperation.COMPACTION, "{} small files"
     ),
     "small_file_share": _Measure(
         lambda health: _if_many(health, _if_work(health, health.small_file_share)),
@@ -48,20 +46,10 @@ _MEASURES: Final[Mapping[str, _Measure]] = {
         MaintenanceOperation.COMPACTION,
         "{} delete files per data file",
     ),
-    "snapshots": _Measure(
-        lambda health: health.snapshots,
-        MaintenanceOperation.SNAPSHOT_EXPIRY,
-        "{} snapshots",
-    ),
-    "manifests": _Measure(
-        lambda health: health.manifests,
-        MaintenanceOperation.MANIFESTS,
-        "{} manifests",
-    ),
+    "snapshots": _Measure(lambda health: health.snapshots, MaintenanceOperation.SNAPSHOT_EXPIRY, "{} snapshots"),
+    "manifests": _Measure(lambda health: health.manifests, MaintenanceOperation.MANIFESTS, "{} manifests"),
     "metadata_json_bytes": _Measure(
-        lambda health: health.metadata_json_bytes,
-        MaintenanceOperation.SNAPSHOT_EXPIRY,
-        "metadata of {}",
+        lambda health: health.metadata_json_bytes, MaintenanceOperation.SNAPSHOT_EXPIRY, "metadata of {}"
     ),
 }
 

@@ -91,28 +91,28 @@ class MaintenanceRun:
 
     def operate(self) -> list[TableOutcome]:
         """Run the asset's operation on every table."""
+        candidates, outcomes = self._prepare()
         budget = _Budget(self.policy.policy.budget)
-        return self._for_each_table(lambda candidate: self._operate_on(candidate, budget), rank=self._ranked)
+        ranked = self._ranked(candidates)
+        return outcomes + self._for_each(ranked, lambda candidate: self._operate_on(candidate, budget))
 
     def measure(self, tier: models.HealthTier) -> list[TableOutcome]:
         """Measure every table; nothing is changed."""
-        return self._for_each_table(lambda candidate: self._measure(candidate, tier))
+        candidates, outcomes = self._prepare()
+        return outcomes + self._for_each(candidates, lambda candidate: self._measure(candidate, tier))
 
     def restore(self) -> list[TableOutcome]:
         """Move the orphans in every table's quarantines back to where they were; with `dry_run` only count them."""
-        return self._for_each_table(self._restore)
-
-    def _for_each_table(
-        self,
-        work: Callable[[_Candidate], TableOutcome],
-        *,
-        rank: Callable[[Sequence[_Candidate]], Sequence[_Candidate]] = lambda candidates: candidates,
-    ) -> list[TableOutcome]:
         candidates, outcomes = self._prepare()
-        for number, candidate in enumerate(rank(candidates), start=1):
-            outcome = work(candidate)
-            self._log_outcome(f"{number} of {len(candidates)}", outcome)
-            outcomes.append(outcome)
+        return outcomes + self._for_each(candidates, self._restore)
+
+    def _for_each(
+        self, candidates: Sequence[_Candidate], work: Callable[[_Candidate], TableOutcome]
+    ) -> list[TableOutcome]:
+        outcomes = []
+        for number, candidate in enumerate(candidates, start=1):
+            outcomes.append(work(candidate))
+            self._log_outcome(f"{number} of {len(candidates)}", outcomes[-1])
         return outcomes
 
     def _prepare(self) -> tuple[list[_Candidate], list[TableOutcome]]:
