@@ -21,7 +21,7 @@ from pydantic import (
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel, first_duplicate
-from floe_dagster_iceberg.models.faults import field_errors, nearest
+from floe_dagster_iceberg.models.field_errors import field_errors, nearest
 from floe_dagster_iceberg.models.identifiers import Namespace, TableIdentifier, TableName
 from floe_dagster_iceberg.models.partitioning import PartitionSpec
 from floe_dagster_iceberg.models.writing import (

@@ -9,7 +9,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models.faults import field_errors, nearest
+from floe_dagster_iceberg.models.field_errors import field_errors, nearest
 
 _STORAGE_TYPES = {"minio": "s3", "adls": "azure", "abfs": "azure", "gs": "gcs", "file": "local"}
 

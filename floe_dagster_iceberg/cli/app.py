@@ -1,4 +1,4 @@
-"""Commands, options and exit codes. What a command needs is imported when it runs: `--help` answers at once."""
+"""Commands, options and exit codes. Commands import what they need when they run, so that `--help` stays fast."""
 
 import functools
 import logging
@@ -13,14 +13,13 @@ import click
 from pydantic import BaseModel
 
 from floe_dagster_iceberg.cli import starter
-from floe_dagster_iceberg.cli.messages import CliError, cli_message, warn
 from floe_dagster_iceberg.errors import FloeStorageError, ValidationError
-from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceStatus
+from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenanceStatus
 from floe_dagster_iceberg.secrets import redact
 
-# In the order in which they run.
+# In the order they run.
 OPERATIONS: Final = ("compaction", "snapshot_expiry", "manifests", "orphan_files")
-# Where `init` writes each file of the starter. A dot in front would hide them from us, too.
+# Where `init` writes each file of the starter. In the package, names must not begin with a dot.
 _STARTER_FILES: Final = {
     "definitions.py": "definitions.py",
     "workspace.yaml": "workspace.yaml",
@@ -54,13 +53,15 @@ def _operation(*, required: bool) -> Callable[[Command], Command]:
 
 
 def _with_cli_errors(function: Command) -> Command:
-    """A command whose errors are a message and exit code 1."""
+    """Turn the errors of a command into a message and exit code 1."""
 
     @functools.wraps(function)
     def run(*args: Any, debug: bool, **kwargs: Any) -> None:
         try:
             function(*args, **kwargs)
         except FloeStorageError as error:
+            from floe_dagster_iceberg.cli.console import CliError, cli_message  # noqa: PLC0415 - it loads rich
+
             if debug:
                 click.echo(redact("".join(traceback.format_exception(error))), err=True)
             raise CliError(redact(cli_message(error))) from None
@@ -69,7 +70,6 @@ def _with_cli_errors(function: Command) -> Command:
 
 
 def _with_artifacts(function: Command) -> Command:
-    """A command that takes the option --artifacts."""
     return click.option(
         "--artifacts",
         type=click.Path(path_type=Path),
@@ -108,7 +108,7 @@ def doctor(*, artifacts: Path | None, as_json: bool, spark: bool) -> None:
     """Check the environment of pipelines: artifacts, catalog, storage, permissions, Java and jars.
 
     Writes a small object to the storage and removes it again, and likewise a namespace in a SQL catalog.
-    Exits with code 1 when a check fails; each line says what to do.
+    Exits with code 1 if a check fails; each failed check has a remedy.
     """
     from floe_dagster_iceberg.cli import doctor as checks  # noqa: PLC0415
 
@@ -124,13 +124,13 @@ def doctor(*, artifacts: Path | None, as_json: bool, spark: bool) -> None:
 @_with_artifacts
 def tables(glob: str, *, artifacts: Path | None, as_json: bool) -> None:
     """List the tables with their sizes and the last run that wrote to them."""
-    from floe_dagster_iceberg.cli import overview  # noqa: PLC0415
+    from floe_dagster_iceberg.cli import console, inspection  # noqa: PLC0415
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
 
     lakehouse = Lakehouse.open(artifacts)
-    report = overview.list_tables(lakehouse, glob)
-    _print(report, overview.show, as_json=as_json)
-    warn(lakehouse.policy_error)
+    report = inspection.list_tables(lakehouse, glob)
+    _print(report, inspection.show_tables, as_json=as_json)
+    console.warn(lakehouse.policy_error)
     if any(entry.error for entry in report.tables):
         sys.exit(1)
 
@@ -147,12 +147,12 @@ def inspect(table: str, *, artifacts: Path | None, snapshots: int, as_json: bool
 
     Each snapshot names the Dagster run and the partition that wrote it.
     """
-    from floe_dagster_iceberg.cli import inspection  # noqa: PLC0415
+    from floe_dagster_iceberg.cli import console, inspection  # noqa: PLC0415
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
 
     report = inspection.inspect(Lakehouse.open(artifacts), table, snapshots=snapshots)
     _print(report, inspection.show, as_json=as_json)
-    warn(*report.warnings)
+    console.warn(*report.warnings)
 
 
 @main.command(short_help="Show what maintenance would do.")
@@ -162,22 +162,12 @@ def inspect(table: str, *, artifacts: Path | None, snapshots: int, as_json: bool
 @_all
 @_json
 @_with_artifacts
-def plan(
-    glob: str,
-    *,
-    artifacts: Path | None,
-    operations: tuple[str, ...],
-    engine: str | None,
-    everything: bool,
-    as_json: bool,
-) -> None:
+def plan(glob: str, *, operations: tuple[str, ...], **options: Any) -> None:
     """Show what maintenance would do and why. Changes nothing.
 
     The policy comes from the artifacts and the tables' properties.
     """
-    _maintain(
-        artifacts, glob, operations or OPERATIONS, dry_run=True, engine=engine, everything=everything, as_json=as_json
-    )
+    _maintain(glob, operations or OPERATIONS, dry_run=True, **options)
 
 
 @main.command(short_help="Run maintenance; a dry run by default.")
@@ -188,22 +178,13 @@ def plan(
 @_all
 @_json
 @_with_artifacts
-def maintain(
-    glob: str,
-    *,
-    artifacts: Path | None,
-    operations: tuple[str, ...],
-    execute: bool,
-    engine: str | None,
-    everything: bool,
-    as_json: bool,
-) -> None:
+def maintain(glob: str, *, operations: tuple[str, ...], execute: bool, **options: Any) -> None:
     """Run maintenance on tables: a dry run, unless --execute is given.
 
     Does what the maintenance assets in Dagster do, with the same policy and guardrails. Exits with
     code 1 when a table fails; the other tables are maintained all the same.
     """
-    _maintain(artifacts, glob, operations, dry_run=not execute, engine=engine, everything=everything, as_json=as_json)
+    _maintain(glob, operations, dry_run=not execute, **options)
 
 
 @main.command(short_help="Go back to an earlier snapshot.")
@@ -275,30 +256,29 @@ def init(folder: Path) -> None:
 
 
 def _maintain(
-    artifacts: Path | None,
     glob: str,
     operations: tuple[str, ...],
     *,
     dry_run: bool,
+    artifacts: Path | None,
     engine: str | None,
     everything: bool,
     as_json: bool,
 ) -> None:
-    from floe_dagster_iceberg.cli import upkeep  # noqa: PLC0415
-    from floe_dagster_iceberg.cli.console import open_console  # noqa: PLC0415
+    from floe_dagster_iceberg.cli import console, maintain  # noqa: PLC0415
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
-    from floe_dagster_iceberg.models import MaintenanceOperation  # noqa: PLC0415
 
-    report = upkeep.maintain(
+    report = maintain.maintain(
         Lakehouse.open(artifacts),
         glob,
         [MaintenanceOperation(name) for name in OPERATIONS if name in operations],
         dry_run=dry_run,
         engine=None if engine is None else MaintenanceEngine(engine),
-        errors=open_console(to_errors=True),
+        errors=console.open_console(to_errors=True),
     )
-    doing = functools.partial(upkeep.command_for, glob=glob, engine=engine, artifacts=artifacts)
-    _print(report, functools.partial(upkeep.show, doing=doing, everything=everything), as_json=as_json)
+    command_for = functools.partial(maintain.command_for, glob=glob, engine=engine, artifacts=artifacts)
+    show = functools.partial(maintain.show, command_for=command_for, everything=everything)
+    _print(report, show, as_json=as_json)
     if any(entry.status is MaintenanceStatus.FAILED for entry in report.entries):
         sys.exit(1)
 

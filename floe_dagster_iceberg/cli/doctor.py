@@ -27,7 +27,7 @@ from floe_dagster_iceberg.plugins.base import run_within
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.secrets import redact
 
-# A store that responds does so within a second; a wrong address may never.
+# A working store responds within a second; a wrong address may never.
 _STORAGE_SECONDS: Final = 20.0
 _CATALOG_SECONDS: Final = 30.0
 _STYLES: Final = {
@@ -42,12 +42,7 @@ Finding = tuple[CheckState, str]
 
 
 def run_checks(artifacts: Path | None, *, spark: bool) -> DoctorReport:
-    """Run all checks; a failure is part of the report, never an error.
-
-    Args:
-        artifacts: The file of artifacts, if one is given.
-        spark: Whether Java and jars matter.
-    """
+    """Run all checks, those of Java and jars only with `spark`; a failure is part of the report, never an error."""
     checks = list(_checks(artifacts, spark=spark))
     return DoctorReport(healthy=all(check.state is not CheckState.FAILED for check in checks), checks=checks)
 
@@ -82,16 +77,16 @@ def _checks(artifacts: Path | None, *, spark: bool) -> Iterator[Check]:
         yield _unless_reported(catalog, _check("jars", lambda: _jars(lakehouse)))
 
 
-def _check(name: str, look: Callable[[], Finding]) -> Check:
+def _check(name: str, run: Callable[[], Finding]) -> Check:
     try:
-        state, message = look()
+        state, message = run()
     except FloeStorageError as error:
         state, message = CheckState.FAILED, str(error)
     return Check(name=name, state=state, message=redact(message))
 
 
 def _unless_reported(earlier: Check, check: Check) -> Check:
-    """The same error is reported once."""
+    """Report the same error only once."""
     if check.state is CheckState.FAILED and check.message == earlier.message:
         return Check(name=check.name, state=CheckState.SKIPPED, message=f"Same error as {earlier.name}.")
     return check
@@ -113,25 +108,22 @@ def _artifacts(given: Path | None, opened: list[Lakehouse]) -> Finding:
 
 
 def _definitions(lakehouse: Lakehouse) -> Finding:
-    """Whether a code location loads with these artifacts: policy, schedules, presets and executor."""
+    """Load a code location with these artifacts: policy, schedules, presets and executor."""
     bundle = create_iceberg_resources(None if lakehouse.file is None else lakehouse.artifacts)
     definitions = bundle.definitions()
     Definitions.validate_loadable(definitions)
     try:
-        # The executor's own configuration is looked at only by a run.
+        # Dagster validates the executor's config only in a run.
         validate_run_config(definitions.resolve_job_def(job_name(MaintenanceOperation.COMPACTION)))
     except DagsterInvalidConfigError as error:
-        # Only where and what; after that come the value, and all that is allowed.
+        # Only the path and the error; the value and all allowed fields follow.
         what = re.split(r"\. (?=Expected:|Value )|\n", error.errors[0].message, maxsplit=1)[0]
         return CheckState.FAILED, f"plugins.orchestrator.config.executor.config is not valid: {what}."
     running = sum(schedule.default_status is DefaultScheduleStatus.RUNNING for schedule in bundle.schedules)
     warning = lakehouse.sources.resolve().warning
     if warning is not None:
         return CheckState.WARNING, warning
-    return (
-        CheckState.OK,
-        f"They load. {running} of {len(bundle.schedules)} maintenance schedules are running.",
-    )
+    return CheckState.OK, f"They load. {running} of {len(bundle.schedules)} maintenance schedules are running."
 
 
 def _catalog(lakehouse: Lakehouse) -> Finding:
@@ -165,7 +157,7 @@ def _storage(lakehouse: Lakehouse) -> Finding:
 
 
 def _permissions(lakehouse: Lakehouse) -> Finding:
-    """Ask for what the first materialization of an asset will ask for, and leave nothing behind."""
+    """Do what the first materialization of an asset will do, and leave nothing behind."""
     name, namespaces = lakehouse.iceberg.catalog_name, lakehouse.tables.list_namespaces()
     probe = f"floe_doctor_{uuid4().hex[:8]}"
     if lakehouse.iceberg.catalog_type == "sql":
@@ -176,7 +168,7 @@ def _permissions(lakehouse: Lakehouse) -> Finding:
         return CheckState.SKIPPED, "There is no namespace to check it in yet."
     namespace = lakehouse.iceberg.default_namespace
     namespace = namespace if namespace in namespaces else namespaces[0]
-    # A server checks the rights of a staged table as those of any other; without a commit there is none.
+    # A server checks the permissions of a staged table; without a commit, no table is created.
     with translate_errors(name, table=f"{namespace}.{probe}"):
         column = NestedField(1, "probe", BooleanType(), required=False)
         lakehouse.iceberg.catalog.create_table_transaction((*namespace.split("."), probe), Schema(column))

@@ -1,4 +1,4 @@
-"""`floe-iceberg inspect`: everything about one table."""
+"""`floe-iceberg tables` and `inspect`: all tables at a glance, and everything about one of them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,26 +7,20 @@ from typing import Final
 from pyiceberg.table import Table
 from rich.console import Console
 
+from floe_dagster_iceberg.cli import reports
 from floe_dagster_iceberg.cli.console import Listing, cell, heading, short_run
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
-from floe_dagster_iceberg.cli.reports import (
-    BreachEntry,
-    Column,
-    InspectReport,
-    PartitionEntry,
-    PolicyEntry,
-    RefEntry,
-    SnapshotEntry,
-)
+from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.maintenance.health_checks import find_breaches
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy import PolicySource
-from floe_dagster_iceberg.models import SnapshotInfo, TableHealth
+from floe_dagster_iceberg.models import HealthTier, SnapshotInfo, TableHealth, TableIdentifier
 from floe_dagster_iceberg.models.quantities import counted, format_bytes
-from floe_dagster_iceberg.secrets import redact_properties
+from floe_dagster_iceberg.secrets import redact, redact_properties
+from floe_dagster_iceberg.table.maintenance.health import measure_health
 from floe_dagster_iceberg.table.names import to_identifier
 
-# The parts of a policy that apply to a single table, and the settings that are always shown.
+# The sections of a policy that apply to a single table, and the settings that are always shown.
 _OF_A_TABLE: Final = ("compaction.", "expiry.", "orphans.", "manifests.", "thresholds.", "engine")
 _SHOWN: Final = frozenset(
     {
@@ -45,36 +39,84 @@ _SHOWN: Final = frozenset(
 )
 
 
-def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> InspectReport:
-    """Read a table's metadata and manifests; no data file is opened.
+def list_tables(lakehouse: Lakehouse, glob: str) -> reports.TablesReport:
+    """Read the metadata of every table; one that cannot be read is listed with its error."""
+    return reports.TablesReport(
+        catalog=lakehouse.iceberg.catalog_name,
+        tables=[_table_entry(lakehouse, table) for table in lakehouse.select(glob)],
+    )
 
-    Args:
-        lakehouse: Where the table is.
-        name: The table.
-        snapshots: Number of snapshots, newest first.
+
+def show_tables(report: reports.TablesReport, console: Console) -> None:
+    """Print a line per table."""
+    if not report.tables:
+        console.print(cell(f"Catalog '{report.catalog}' has no tables yet."))
+        return
+    numbers = ("rows", "files", "size", "snapshots")
+    listing = Listing("table", *numbers, "last written (UTC)", "by run", "partition", numbers=numbers)
+    for entry in report.tables:
+        written = entry.snapshot
+        listing.add(
+            entry.table,
+            entry.rows,
+            entry.data_files,
+            None if entry.total_bytes is None else format_bytes(entry.total_bytes),
+            entry.snapshots,
+            cell("unreadable", "red") if entry.error else "never" if written is None else written.committed_at,
+            written and short_run(written.run_id),
+            written and written.partition_key,
+        )
+    listing.print(console)
+    for entry in report.tables:
+        if entry.error is not None:
+            console.print()
+            console.print(cell(f"{entry.table}: {entry.error}", "red"))
+
+
+def _table_entry(lakehouse: Lakehouse, name: TableIdentifier) -> reports.TableEntry:
+    try:
+        table = lakehouse.tables.load_table(name)
+        health = measure_health(table, tier=HealthTier.SUMMARY)
+    except FloeStorageError as error:
+        return reports.TableEntry(table=str(name), error=redact(str(error)))
+    current = table.current_snapshot()
+    snapshot = None if current is None else SnapshotInfo.from_pyiceberg_snapshot(current)
+    return reports.TableEntry(
+        table=str(name),
+        rows=health.records,
+        data_files=health.data_files,
+        total_bytes=health.total_bytes,
+        snapshots=health.snapshots,
+        snapshot=None if snapshot is None else reports.SnapshotEntry.from_snapshot(snapshot),
+    )
+
+
+def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> reports.InspectReport:
+    """Read a table's metadata, manifests and newest snapshots; no data file is opened.
 
     Raises:
         NoSuchTableError: There is no such table.
-        ScanError: A file of its metadata is missing or cannot be read.
+        ScanError: A metadata file is missing or corrupt.
     """
     table = lakehouse.load_table(name)
     identifier = to_identifier(table)
     effective, problem = lakehouse.policy_of(table)
     policy = effective.policy
     health = TableMaintenance(lakehouse.tables).health(identifier, policy)
-    schema = table.schema()
-    return InspectReport(
+    return reports.InspectReport(
         table=str(identifier),
         location=table.location(),
         format_version=table.metadata.format_version,
         columns=[
-            Column(
+            reports.Column(
                 id=field.field_id, name=field.name, type=str(field.field_type), required=field.required, doc=field.doc
             )
-            for field in schema.fields
+            for field in table.schema().fields
         ],
         partitioning=[
-            PartitionEntry(name=field.name, transform=str(field.transform), column=_column(table, field.source_id))
+            reports.PartitionEntry(
+                name=field.name, transform=str(field.transform), column=_column(table, field.source_id)
+            )
             for field in table.spec().fields
         ],
         sort_order=[
@@ -83,29 +125,29 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> InspectReport
         ],
         properties=redact_properties(dict(sorted(table.properties.items()))),
         refs=[
-            RefEntry(name=ref, type=str(where.snapshot_ref_type.value), snapshot_id=where.snapshot_id)
+            reports.RefEntry(name=ref, type=str(where.snapshot_ref_type.value), snapshot_id=where.snapshot_id)
             for ref, where in sorted(table.metadata.refs.items())
         ],
         health=health,
         faults=[
-            BreachEntry(message=breach.sentence, grave=breach.grave, remedy=breach.remedy)
+            reports.BreachEntry(message=breach.sentence, grave=breach.grave, remedy=breach.remedy)
             for breach in find_breaches(health, policy.thresholds)
         ],
-        policy=[] if problem else PolicyEntry.of(effective, *_OF_A_TABLE),
+        policy=[] if problem else reports.PolicyEntry.of(effective, *_OF_A_TABLE),
         warnings=[] if problem is None else [problem],
         snapshots=snapshot_entries(table, lakehouse.tables.list_snapshots(identifier, limit=snapshots)),
     )
 
 
-def snapshot_entries(table: Table, snapshots: Iterable[SnapshotInfo]) -> list[SnapshotEntry]:
+def snapshot_entries(table: Table, snapshots: Iterable[SnapshotInfo]) -> list[reports.SnapshotEntry]:
     """Snapshots with their branches and tags."""
     names: dict[int, list[str]] = defaultdict(list)
     for name, ref in sorted(table.metadata.refs.items()):
         names[ref.snapshot_id].append(name)
-    return [SnapshotEntry.from_snapshot(snapshot, names[snapshot.snapshot_id]) for snapshot in snapshots]
+    return [reports.SnapshotEntry.from_snapshot(snapshot, names[snapshot.snapshot_id]) for snapshot in snapshots]
 
 
-def show(report: InspectReport, console: Console) -> None:
+def show(report: reports.InspectReport, console: Console) -> None:
     """Print a report, section by section."""
     console.print(cell(report.table, "bold"))
     console.print(cell(f"{report.location}, format version {report.format_version}"))
@@ -128,7 +170,7 @@ def show(report: InspectReport, console: Console) -> None:
         console.print(f"and {more} older; --snapshots {report.health.snapshots} shows them")
 
 
-def show_snapshots(snapshots: Sequence[SnapshotEntry], console: Console) -> None:
+def show_snapshots(snapshots: Sequence[reports.SnapshotEntry], console: Console) -> None:
     """Print a line per snapshot, with the run and the partition that wrote it."""
     if not snapshots:
         console.print("none yet")
@@ -149,7 +191,7 @@ def show_snapshots(snapshots: Sequence[SnapshotEntry], console: Console) -> None
     listing.print(console)
 
 
-def show_policy(policy: Sequence[PolicyEntry], console: Console) -> None:
+def show_policy(policy: Sequence[reports.PolicyEntry], console: Console) -> None:
     """Print a line per value, with its source."""
     heading(console, "Maintenance policy")
     if not policy:
@@ -161,25 +203,25 @@ def show_policy(policy: Sequence[PolicyEntry], console: Console) -> None:
     listing.print(console)
 
 
-def is_decided(entry: PolicyEntry) -> bool:
+def is_decided(entry: reports.PolicyEntry) -> bool:
     """Whether a value is not the package's default."""
     return entry.source is not PolicySource.DEFAULT
 
 
-def _show_columns(report: InspectReport, console: Console) -> None:
+def _show_columns(report: reports.InspectReport, console: Console) -> None:
     heading(console, "Columns")
-    # Types of nested columns are long.
+    # The types of nested columns are long.
     listing = Listing("name", "id", "NULL", "type", "meaning", numbers=("id",), wrapped="type")
     for column in report.columns:
         listing.add(column.name, column.id, "no" if column.required else "yes", column.type, column.doc)
     listing.print(console)
 
 
-def _show_health(report: InspectReport, console: Console) -> None:
+def _show_health(report: reports.InspectReport, console: Console) -> None:
     heading(console, "Health")
-    for fault in report.faults:
-        word, style = ("bad", "bold red") if fault.grave else ("warning", "yellow")
-        console.print(cell(f"{word}: {fault.message}", style))
+    for breach in report.faults:
+        word, style = ("bad", "bold red") if breach.grave else ("warning", "yellow")
+        console.print(cell(f"{word}: {breach.message}", style))
     if not report.faults:
         console.print(cell("healthy", "green"))
     console.print(cell(", ".join(_measures(report.health))))
@@ -196,7 +238,7 @@ def _measures(health: TableHealth) -> Iterator[str]:
     yield f"metadata of {format_bytes(health.metadata_json_bytes or 0)}"
 
 
-def _change(entry: SnapshotEntry) -> str:
+def _change(entry: reports.SnapshotEntry) -> str:
     added = f"+{entry.added_records:,}" if entry.added_records or not entry.deleted_records else ""
     removed = f"-{entry.deleted_records:,}" if entry.deleted_records else ""
     return " ".join(filter(None, (added, removed)))

@@ -1,4 +1,4 @@
-"""The lakehouse that a command works on: which artifacts, which catalog, which policy."""
+"""The lakehouse that a command works on: artifacts, catalog and policy."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySourc
 from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.maintenance.table_selection import select_tables
 from floe_dagster_iceberg.models import TableIdentifier
-from floe_dagster_iceberg.models.faults import nearest
+from floe_dagster_iceberg.models.field_errors import nearest
 from floe_dagster_iceberg.plugins.storage import embedded_home
 from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
 from floe_dagster_iceberg.secrets import resolve_text
@@ -26,19 +26,13 @@ if TYPE_CHECKING:
 
 EVERY_TABLE: Final = "*"
 _MOST_NAMED: Final = 10
-# Names of one namespace are alike in it already.
-_NEAR: Final = 0.75
+# Names in one namespace have that part in common.
+_MIN_SIMILARITY: Final = 0.75
 
 
 @dataclass(frozen=True)
 class Lakehouse:
-    """What the artifacts say, and the tables they lead to. Opening it connects to nothing.
-
-    Attributes:
-        artifacts: The artifacts; empty ones for the embedded default.
-        file: The file they came from, if there is one.
-        iceberg: The catalog.
-    """
+    """The artifacts, empty for the embedded default, and their catalog. Opening it connects to nothing."""
 
     artifacts: CompiledArtifacts
     file: Path | None
@@ -46,10 +40,10 @@ class Lakehouse:
 
     @classmethod
     def open(cls, given: Path | None) -> "Lakehouse":
-        """Read the artifacts as a code location does; a file that is given wins.
+        """Read the given file, or the artifacts that a code location would read.
 
         Raises:
-            ValidationError: There is no such file, it holds no artifacts, or they name no catalog.
+            ValidationError: The file does not exist, contains no artifacts, or they name no catalog.
         """
         file = given or find_file()
         if file is None:
@@ -59,10 +53,10 @@ class Lakehouse:
 
     @property
     def missing_file(self) -> Path | None:
-        """The file of a SQLite catalog that does not exist yet.
+        """The file of a SQLite catalog, if it does not exist yet.
 
         Raises:
-            SecretNotFoundError: The catalog's address refers to something that is not there.
+            SecretNotFoundError: The catalog's URI refers to a secret that does not exist.
         """
         if self.iceberg.catalog_type != "sql":
             return None
@@ -75,7 +69,7 @@ class Lakehouse:
         """The tables of the catalog.
 
         Raises:
-            ValidationError: The catalog is a SQLite file that is not there: looking must not make it.
+            ValidationError: The catalog is a SQLite file that does not exist; a command must not create it.
         """
         if (file := self.missing_file) is not None:
             raise ValidationError(
@@ -91,24 +85,24 @@ class Lakehouse:
 
     @cached_property
     def sources(self) -> PolicySources:
-        """Everything that decides how tables are maintained.
+        """The sources of the maintenance policy.
 
         Raises:
-            ValidationError: The artifacts' settings of maintenance are not valid.
+            ValidationError: The artifacts' maintenance settings are not valid.
         """
         settings = MaintenanceSettings.from_artifacts(self.artifacts.maintenance)
         return PolicySources(artifacts=settings.policy, governance=self.artifacts.governance)
 
     def full_name(self, name: str) -> str:
-        """A name without a namespace is one of the default namespace, as with assets."""
+        """The name with the default namespace if it has none, as for assets."""
         is_bare = "." not in name and not set("*?[") & set(name)
         return f"{self.iceberg.default_namespace}.{name}" if is_bare else name
 
     def load_table(self, name: str) -> "Table":
-        """The table of that name.
+        """Load a table.
 
         Raises:
-            NoSuchTableError: There is none; a name that is near is reported.
+            NoSuchTableError: There is no such table; a similar name is suggested.
         """
         full_name = self.full_name(name)
         try:
@@ -117,21 +111,21 @@ class Lakehouse:
             raise self._not_found(full_name) from None
 
     def select(self, glob: str) -> list[TableIdentifier]:
-        """The tables that a glob or a name stands for; none only where all were asked for and there are none.
+        """The tables that match a glob or a name; none only for '*' in an empty catalog.
 
         Raises:
-            NoSuchTableError: It is a name, and there is no such table.
-            ValidationError: It is a glob, and no table matches it.
+            NoSuchTableError: There is no table of that name.
+            ValidationError: No table matches the glob.
         """
         selected = select_tables(self.tables, [self.full_name(glob)])
         for name in selected.missing:
             raise self._not_found(name)
         if not selected.found and glob != EVERY_TABLE:
-            raise ValidationError(f"No table matches '{glob}'. {self._what_there_is()}")
+            raise ValidationError(f"No table matches '{glob}'. {self._namespaces_hint()}")
         return list(selected.found)
 
     def policy_of(self, table: "Table") -> tuple[EffectivePolicy, str | None]:
-        """The policy of a table; where it is not valid, the package's defaults and the error message."""
+        """The policy of a table; if it is not valid, the package's defaults and the error message."""
         try:
             return self.sources.resolve(to_identifier(table), table.properties), None
         except ValidationError as error:
@@ -139,7 +133,7 @@ class Lakehouse:
 
     @property
     def policy_error(self) -> str | None:
-        """The error in the artifacts' maintenance settings, if there is one."""
+        """The error in the artifacts' maintenance settings, if any."""
         try:
             self.sources.resolve()
         except ValidationError as error:
@@ -147,12 +141,12 @@ class Lakehouse:
         return None
 
     def _not_found(self, name: str) -> NoSuchTableError:
-        there = [str(table) for table in select_tables(self.tables, [EVERY_TABLE]).found]
-        same_name = (each for each in there if each.rpartition(".")[2] == name.rpartition(".")[2])
-        guess = nearest(name, there, cutoff=_NEAR) or next(same_name, None)
-        return NoSuchTableError(name, hint=f"Did you mean '{guess}'?" if guess else self._what_there_is())
+        existing = [str(table) for table in select_tables(self.tables, [EVERY_TABLE]).found]
+        same_name = (each for each in existing if each.rpartition(".")[2] == name.rpartition(".")[2])
+        guess = nearest(name, existing, cutoff=_MIN_SIMILARITY) or next(same_name, None)
+        return NoSuchTableError(name, hint=f"Did you mean '{guess}'?" if guess else self._namespaces_hint())
 
-    def _what_there_is(self) -> str:
+    def _namespaces_hint(self) -> str:
         namespaces = self.tables.list_namespaces()
         if not namespaces:
             return "The catalog has no namespaces yet."
@@ -162,6 +156,6 @@ class Lakehouse:
 
 
 def _sqlite_file(uri: str) -> Path | None:
-    """The file that a URL of SQLAlchemy means; None when it is another database, or one in memory."""
+    """The file of a SQLAlchemy URL; None for another database or one in memory."""
     found = re.fullmatch(r"sqlite(?:\+\w+)?:///(?P<path>[^?:]+)(?:\?.*)?", uri)
     return None if found is None else Path(found["path"])

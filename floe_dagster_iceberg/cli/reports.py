@@ -1,4 +1,4 @@
-"""What commands report. With `--json` these models are printed: fields may join, none may leave or change."""
+"""Reports of commands, as `--json` prints them: fields may be added, but never removed or changed."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -19,7 +19,7 @@ from floe_dagster_iceberg.models.base import FrozenModel, Items
 
 
 class CheckState(StrEnum):
-    """How one check of `doctor` went."""
+    """State of one check of `doctor`."""
 
     OK = "ok"
     WARNING = "warning"
@@ -30,26 +30,26 @@ class CheckState(StrEnum):
 class Check(FrozenModel):
     """One check of `doctor`."""
 
-    name: str = Field(description="What was looked at.")
-    state: CheckState = Field(description="How it went.")
-    message: str = Field(description="What was found; for a failure, the remedy too.")
+    name: str = Field(description="What was checked.")
+    state: CheckState = Field(description="Result of the check.")
+    message: str = Field(description="What was found, and for a failure the remedy.")
 
 
 class DoctorReport(FrozenModel):
-    """Whether pipelines can work from here."""
+    """State of the environment of pipelines."""
 
     healthy: bool = Field(description="Whether no check failed.")
-    checks: Items[Check] = Field(description="The checks, in the order they were made.")
+    checks: Items[Check] = Field(description="The checks, in the order they ran.")
 
 
 class SnapshotEntry(FrozenModel):
-    """A snapshot, and the Dagster run that made it if it was one."""
+    """A snapshot, and the Dagster run that committed it, if any."""
 
     snapshot_id: int = Field(description="Id of the snapshot.")
     parent_snapshot_id: int | None = Field(description="Id of the snapshot before it.")
     committed_at: AwareDatetime = Field(description="When it was committed.")
     operation: str = Field(description="append, overwrite, delete or replace.")
-    refs: Items[str] = Field(description="Branches and tags that stand there.")
+    refs: Items[str] = Field(description="Branches and tags that point to it.")
     added_records: int = Field(description="Rows in the files it added.")
     deleted_records: int = Field(description="Rows in the files it removed.")
     total_records: int = Field(description="Rows of the table after it.")
@@ -61,8 +61,7 @@ class SnapshotEntry(FrozenModel):
 
     @classmethod
     def from_snapshot(cls, snapshot: SnapshotInfo, refs: Sequence[str] = ()) -> Self:
-        """What a person wants to know of a snapshot."""
-        noted = snapshot.summary.get
+        prop = snapshot.summary.get
         return cls(
             snapshot_id=snapshot.snapshot_id,
             parent_snapshot_id=snapshot.parent_snapshot_id,
@@ -74,9 +73,9 @@ class SnapshotEntry(FrozenModel):
             total_records=snapshot.total_records,
             added_files=snapshot.added_files,
             deleted_files=snapshot.deleted_files,
-            run_id=noted(snapshot_properties.RUN_ID),
-            asset_key=noted(snapshot_properties.ASSET_KEY),
-            partition_key=noted(snapshot_properties.PARTITION_KEY),
+            run_id=prop(snapshot_properties.RUN_ID),
+            asset_key=prop(snapshot_properties.ASSET_KEY),
+            partition_key=prop(snapshot_properties.PARTITION_KEY),
         )
 
 
@@ -102,19 +101,19 @@ class TablesReport(FrozenModel):
 class Column(FrozenModel):
     """A column of a table."""
 
-    id: int = Field(description="Its id, which no rename changes.")
+    id: int = Field(description="Its id, which renames keep.")
     name: str = Field(description="Its name.")
-    type: str = Field(description="Its type, in Iceberg's words.")
+    type: str = Field(description="Its Iceberg type.")
     required: bool = Field(description="Whether it must not be NULL.")
-    doc: str | None = Field(description="What it means.")
+    doc: str | None = Field(description="Its documentation.")
 
 
 class PartitionEntry(FrozenModel):
     """A field of a partition spec."""
 
     name: str = Field(description="Name of the field.")
-    transform: str = Field(description="Transform, in Iceberg's words.")
-    column: str = Field(description="The column it is made of.")
+    transform: str = Field(description="Iceberg transform.")
+    column: str = Field(description="The source column.")
 
 
 class RefEntry(FrozenModel):
@@ -122,15 +121,15 @@ class RefEntry(FrozenModel):
 
     name: str = Field(description="Its name.")
     type: str = Field(description="branch or tag.")
-    snapshot_id: int = Field(description="Where it stands.")
+    snapshot_id: int = Field(description="Id of its snapshot.")
 
 
 class PolicyEntry(FrozenModel):
-    """A value of the policy by which a table is maintained, and who decided it."""
+    """A value of a table's maintenance policy, and its source."""
 
     name: str = Field(description="Name of the value, such as expiry.max_age.")
-    value: str = Field(description="The value, as a person writes it.")
-    source: PolicySource = Field(description="Who decided it.")
+    value: str = Field(description="The value, formatted.")
+    source: PolicySource = Field(description="Where it comes from.")
 
     @classmethod
     def of(cls, policy: EffectivePolicy, *relevant: str) -> list[Self]:
@@ -142,7 +141,7 @@ class BreachEntry(FrozenModel):
     """A measure of health above its limit."""
 
     message: str = Field(description="What is wrong, with the numbers.")
-    grave: bool = Field(description="Whether it is above the second limit, too.")
+    grave: bool = Field(description="Whether it is above the second limit too.")
     remedy: MaintenanceOperation = Field(description="The operation that fixes it.")
 
 
@@ -150,22 +149,22 @@ class InspectReport(FrozenModel):
     """Everything about one table."""
 
     table: str = Field(description="Name of the table.")
-    location: str = Field(description="Where its files are.")
+    location: str = Field(description="Location of its files.")
     format_version: int = Field(description="Version of the table format.")
     columns: Items[Column] = Field(description="Its columns.")
     partitioning: Items[PartitionEntry] = Field(description="Its partition spec.")
-    sort_order: Items[str] = Field(description="What its files are sorted by.")
+    sort_order: Items[str] = Field(description="Sort order of its files.")
     properties: dict[str, str] = Field(description="Its properties; values that look like secrets are masked.")
     refs: Items[RefEntry] = Field(description="Its branches and tags.")
     health: TableHealth = Field(description="State of its files and metadata.")
-    faults: Items[BreachEntry] = Field(description="What is wrong with them.")
-    policy: Items[PolicyEntry] = Field(description="How it is maintained, and who decided that; empty if not valid.")
-    warnings: Items[str] = Field(description="What is wrong with that policy; it is maintained by none then.")
+    faults: Items[BreachEntry] = Field(description="Measures above their limits.")
+    policy: Items[PolicyEntry] = Field(description="Its maintenance policy; empty if not valid.")
+    warnings: Items[str] = Field(description="Errors in that policy; the table is not maintained then.")
     snapshots: Items[SnapshotEntry] = Field(description="Its newest snapshots, newest first.")
 
 
-class UpkeepEntry(FrozenModel):
-    """What one operation would do, or did, to one table."""
+class MaintenanceEntry(FrozenModel):
+    """One operation on one table, planned or executed."""
 
     table: str = Field(description="Name of the table.")
     operation: str = Field(description="The operation.")
@@ -173,11 +172,11 @@ class UpkeepEntry(FrozenModel):
     actionable: bool = Field(description="Whether there was something to do and nothing in the way.")
     note: str = Field(description="What would be or was done, or why nothing, in one sentence.")
     results: Items[MaintenanceResult] = Field(description="The results, with their plans.")
-    policy: Items[PolicyEntry] = Field(description="What the policy says about the operation, and who decided that.")
+    policy: Items[PolicyEntry] = Field(description="The operation's policy.")
 
 
-class UpkeepReport(FrozenModel):
-    """What maintenance would do, or did."""
+class MaintenanceReport(FrozenModel):
+    """The maintenance of tables, planned or executed."""
 
     dry_run: bool = Field(description="Whether nothing was changed.")
-    entries: Items[UpkeepEntry] = Field(description="By operation, then table.")
+    entries: Items[MaintenanceEntry] = Field(description="By operation, then table.")

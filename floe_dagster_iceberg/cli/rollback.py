@@ -1,4 +1,4 @@
-"""`floe-iceberg rollback`: back to an earlier snapshot, after showing what would no longer be seen."""
+"""`floe-iceberg rollback`: go back to an earlier snapshot, after showing what readers would no longer see."""
 
 import re
 from dataclasses import dataclass
@@ -20,13 +20,7 @@ from floe_dagster_iceberg.table.names import to_identifier
 
 @dataclass(frozen=True)
 class RollbackPlan:
-    """What a rollback would do.
-
-    Attributes:
-        table: Name of the table.
-        target: The snapshot that would be the current one again.
-        undone: The snapshots since then, newest first; empty when the table is there already.
-    """
+    """The snapshot to go back to, and the snapshots since then, newest first; none if it is the current one."""
 
     table: str
     target: SnapshotEntry
@@ -34,22 +28,15 @@ class RollbackPlan:
 
     @property
     def current(self) -> SnapshotEntry:
-        """The snapshot that readers see now."""
         return self.undone[0] if self.undone else self.target
 
 
 def plan_rollback(lakehouse: Lakehouse, name: str, *, to: str | None = None, as_of: str | None = None) -> RollbackPlan:
-    """Find the snapshot to go back to, and what came after it. Changes nothing.
-
-    Args:
-        lakehouse: Where the table is.
-        name: The table.
-        to: Id of a snapshot, or name of a tag.
-        as_of: A timestamp in ISO 8601; UTC unless it has an offset.
+    """Find the snapshot to go back to, by id, tag or time, and those after it. Changes nothing.
 
     Raises:
         SnapshotNotFoundError: There is no such snapshot or tag.
-        RollbackError: The snapshot is not part of main's history, or that begins later.
+        RollbackError: The snapshot is not in main's history, or the history begins later.
         ValidationError: The timestamp is not valid.
     """
     table = lakehouse.load_table(name)

@@ -1,8 +1,7 @@
-"""The maintenance assets: each materialization reports what was done to every table."""
+"""The maintenance assets. A materialization reports what was done to each table."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,18 +11,18 @@ from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.failures import to_failure
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy import PolicySources
-from floe_dagster_iceberg.maintenance.report import build_health_metadata, build_operation_metadata
+from floe_dagster_iceberg.maintenance.report import build_metadata
 from floe_dagster_iceberg.maintenance.runner import MaintenanceRun, TableOutcome
 from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, HealthConfig, MaintenanceConfig, OrphanConfig
 from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceStatus, snapshot_properties
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.run_identity import describe_asset_run, telemetry_of_run
-from floe_dagster_iceberg.telemetry import Operation, attributes as attrs
+from floe_dagster_iceberg.telemetry import attributes as attrs
 
 Step = Callable[..., dg.MaterializeResult[None]]
 
 GROUP: Final = "iceberg_maintenance"
-# Limited to one, it lets no two operations work at the same time, and so never on one table.
+# With a limit of one, no two operations run at the same time, and so never on one table.
 MAINTENANCE_POOL: Final = GROUP
 EVERY_TABLE_CHECK: Final = "every_table_succeeded"
 
@@ -55,16 +54,16 @@ class MaintenanceWiring:
 
     @property
     def resource_keys(self) -> set[str]:
-        """Keys of the resources that steps need."""
         return {key for key in (self.iceberg_resource_key, self.spark_resource_key) if key is not None}
 
     def open_run(self, which: MaintenanceOperation, context: Any, sources: PolicySources) -> MaintenanceRun:
-        """Everything one step needs; Spark is not started before it is used."""
+        """Open a run of one step; Spark is not started before it is used."""
         iceberg: IcebergResource = getattr(context.resources, self.iceberg_resource_key)
+        spark = None if self.spark_resource_key is None else getattr(context.resources, self.spark_resource_key)
         manager = iceberg.table_manager
         maintenance = TableMaintenance(
             manager,
-            spark=self._spark(context),
+            spark=None if spark is None else lambda: spark.spark_session,
             progress=context.log.info,
             snapshot_properties={
                 snapshot_properties.RUN_ID: context.run.run_id,
@@ -73,12 +72,6 @@ class MaintenanceWiring:
         )
         return MaintenanceRun(which, manager, maintenance, sources, context.log)
 
-    def _spark(self, context: Any) -> Callable[[], Any] | None:
-        if self.spark_resource_key is None:
-            return None
-        resource = getattr(context.resources, self.spark_resource_key)
-        return lambda: resource.spark_session
-
 
 def maintenance_key(which: MaintenanceOperation) -> dg.AssetKey:
     """Key of a maintenance asset."""
@@ -86,49 +79,31 @@ def maintenance_key(which: MaintenanceOperation) -> dg.AssetKey:
 
 
 def build_maintenance_assets(wiring: MaintenanceWiring) -> list[dg.AssetsDefinition]:
-    """The five assets. Materialized together they run one after the other, in a sensible order."""
-    first, *others = MAINTENANCE_ASSETS
-    assets = [_build_asset(first, wiring, _health_step(wiring))]
-    for previous, which in zip((first, *others), others, strict=False):
-        assets.append(_build_asset(which, wiring, _operation_step(which, wiring), after=previous))
-    return assets
+    """Build the five assets. Materialized together they run one after the other, in the order of the enum."""
+    followers = zip(MAINTENANCE_ASSETS, (None, *MAINTENANCE_ASSETS), strict=False)
+    return [_build_asset(which, wiring, _build_step(which, wiring), after=previous) for which, previous in followers]
 
 
-# Dagster does not know a result with checks by its annotation when that has a type parameter.
-def _health_step(wiring: MaintenanceWiring) -> Step:
-    which = MaintenanceOperation.TABLE_HEALTH
-
+# Dagster does not recognize a result with checks if the annotation has a type parameter.
+def _build_step(which: MaintenanceOperation, wiring: MaintenanceWiring) -> Step:
     def measure(context: dg.AssetExecutionContext, config: HealthConfig) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        started = time.perf_counter()
-        with _whole_run(which, context) as operation:
-            run = wiring.open_run(which, context, config.apply_to(wiring.sources))
-            outcomes = run.measure(config.health_tier)
-            operation.set_attributes({attrs.TABLES: len(outcomes)})
-        metadata = build_health_metadata(outcomes, run.policy, seconds=time.perf_counter() - started)
-        return _conclude(which, outcomes, metadata, config)
-
-    return measure
-
-
-def _operation_step(which: MaintenanceOperation, wiring: MaintenanceWiring) -> Step:
-    if which is MaintenanceOperation.ORPHAN_FILES:
-        return _orphan_step(wiring)
+        return _run_step(which, wiring, context, config, lambda run: run.measure(config.health_tier))
 
     def operate(context: dg.AssetExecutionContext, config: MaintenanceConfig) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        return _operate(which, wiring, context, config, MaintenanceRun.operate)
+        return _run_step(which, wiring, context, config, MaintenanceRun.operate)
 
-    return operate
-
-
-def _orphan_step(wiring: MaintenanceWiring) -> Step:
     def clear_or_restore(context: dg.AssetExecutionContext, config: OrphanConfig) -> dg.MaterializeResult:  # type: ignore[type-arg]
         work = MaintenanceRun.restore if config.restore else MaintenanceRun.operate
-        return _operate(MaintenanceOperation.ORPHAN_FILES, wiring, context, config, work)
+        return _run_step(which, wiring, context, config, work)
 
-    return clear_or_restore
+    own: dict[MaintenanceOperation, Step] = {
+        MaintenanceOperation.TABLE_HEALTH: measure,
+        MaintenanceOperation.ORPHAN_FILES: clear_or_restore,
+    }
+    return own.get(which, operate)
 
 
-def _operate(
+def _run_step(
     which: MaintenanceOperation,
     wiring: MaintenanceWiring,
     context: dg.AssetExecutionContext,
@@ -136,23 +111,17 @@ def _operate(
     work: Callable[[MaintenanceRun], list[TableOutcome]],
 ) -> dg.MaterializeResult[None]:
     started = time.perf_counter()
-    with _whole_run(which, context) as operation:
-        run = wiring.open_run(which, context, config.apply_to(wiring.sources))
-        outcomes = work(run)
-        operation.set_attributes({attrs.TABLES: len(outcomes)})
-    metadata = build_operation_metadata(which, outcomes, run.policy, seconds=time.perf_counter() - started)
-    return _conclude(which, outcomes, metadata, config)
-
-
-@contextmanager
-def _whole_run(which: MaintenanceOperation, context: dg.AssetExecutionContext) -> Iterator[Operation]:
-    """The span of a run. Errors that concern no single table, such as an unreachable catalog, fail the run."""
     attributes = {attrs.MAINTENANCE_ASSET: which.value, **describe_asset_run(context)}
     try:
         with telemetry_of_run().operation("run_maintenance", attributes) as operation:
-            yield operation
+            run = wiring.open_run(which, context, config.apply_to(wiring.sources))
+            outcomes = work(run)
+            operation.set_attributes({attrs.TABLES: len(outcomes)})
     except FloeStorageError as error:
+        # It concerns no single table, as an unreachable catalog does.
         raise to_failure(error) from error
+    metadata = build_metadata(which, outcomes, run.policy, seconds=time.perf_counter() - started)
+    return _conclude(which, outcomes, metadata, config)
 
 
 def _build_asset(
@@ -168,7 +137,7 @@ def _build_asset(
         op_tags=wiring.op_tags.get(which),
         check_specs=[dg.AssetCheckSpec(EVERY_TABLE_CHECK, asset=key, description="The last run failed for no table.")],
         deps=[] if after is None else [maintenance_key(after)],
-        # Measuring a table gets in the way of nothing.
+        # Measuring tables conflicts with nothing.
         pool=None if which is MaintenanceOperation.TABLE_HEALTH else MAINTENANCE_POOL,
     )(step)
 
@@ -179,7 +148,7 @@ def _conclude(
     metadata: Mapping[str, dg.MetadataValue],
     config: MaintenanceConfig,
 ) -> dg.MaterializeResult[None]:
-    """A materialization, or a failure when no table succeeded or the run is to fail for a single one."""
+    """A materialization; a failure if every table failed, or any with `fail_on_error`."""
     failed = [outcome for outcome in outcomes if outcome.status is MaintenanceStatus.FAILED]
     if failed and (config.fail_on_error or len(failed) == len(outcomes)):
         names = ", ".join(outcome.table for outcome in failed[:10])

@@ -45,16 +45,16 @@ def build_maintenance_definitions(
     Loading them connects to nothing. Schedules are stopped until you start them.
 
     Args:
-        policy: How tables are maintained; what it does not give, table properties may decide.
+        policy: How tables are maintained; table properties decide what it leaves open.
         iceberg_resource_key: Key of the `IcebergResource`.
-        spark_resource_key: Key of the `IcebergSparkResource`; without one, PyIceberg does all the work.
+        spark_resource_key: Key of the `IcebergSparkResource`; without one, only PyIceberg is used.
         crons: Cron schedules by the last part of an asset's key, as in `{"compaction": "0 3 * * *"}`.
         timezone: Time zone of the schedules.
-        health_checks: Checks of `build_health_checks`, which become part of the definitions; when one
-            fails, a sensor requests a compaction of its table.
+        health_checks: Checks of `build_health_checks`, added to the definitions; if one fails, a
+            sensor requests a compaction of its table.
 
     Raises:
-        ValidationError: A cron schedule or the time zone is not valid, or an asset unknown.
+        ValidationError: A cron schedule or the time zone is not valid, or an asset is unknown.
     """
     if unknown := (crons or {}).keys() - set(MAINTENANCE_ASSETS):
         raise ValidationError(
@@ -81,33 +81,21 @@ def build_parts(
     job_tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = None,
     health_checks: Sequence[dg.AssetCheckKey] = (),
 ) -> MaintenanceParts:
-    """The definitions one by one, to be combined with others.
-
-    Args:
-        wiring: What they share.
-        settings: When they run.
-        job_tags: Tags of each job's runs.
-        health_checks: Checks that the sensor watches; no checks, no sensor.
+    """Build the definitions one by one; without health checks to watch there is no sensor.
 
     Raises:
         ValidationError: The policy is not valid, or a cron schedule is not.
     """
-    # An error that concerns every table is raised now, not in each run.
+    # An error that concerns all tables is raised on loading, not in each run.
     effective = wiring.sources.resolve()
     if effective.warning is not None:
         _logger.warning(effective.warning)
     jobs = build_jobs(job_tags)
-    sensors = [
-        build_compaction_sensor(
-            health_checks,
-            jobs[MaintenanceOperation.COMPACTION],
-            budget=effective.policy.budget,
-            settings=settings.sensor,
-        )
-    ]
+    compaction_job, budget = jobs[MaintenanceOperation.COMPACTION], effective.policy.budget
+    sensor = build_compaction_sensor(health_checks, compaction_job, budget=budget, settings=settings.sensor)
     return MaintenanceParts(
         assets=build_maintenance_assets(wiring),
         jobs=list(jobs.values()),
         schedules=build_schedules(jobs, settings.schedules),
-        sensors=sensors if health_checks else [],
+        sensors=[sensor] if health_checks else [],
     )

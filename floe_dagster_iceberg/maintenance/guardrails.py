@@ -1,4 +1,4 @@
-"""Guardrails refuse an operation before it changes anything. Each can be overridden, but only by its name."""
+"""Guardrails: checks that refuse an operation before it changes anything. Each can be overridden by its name."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ from floe_dagster_iceberg.errors import MaintenanceRefusedError
 from floe_dagster_iceberg.models import ExpiryPolicy, Guardrail, OrphanPolicy
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE, MIN_ORPHAN_AGE
 from floe_dagster_iceberg.models.quantities import format_duration
+from floe_dagster_iceberg.table.names import table_name
 
 if TYPE_CHECKING:
     from floe_dagster_iceberg.table.maintenance.orphan_files import OrphanSearch
@@ -17,10 +18,10 @@ _GC_ENABLED = "gc.enabled"
 
 
 def check_expiry(table: Table, policy: ExpiryPolicy) -> None:
-    """Refuse an expiry that is too young, that governance forbids, or of a table whose files are not its own.
+    """Check the age, governance and the ownership of files before an expiry.
 
     Raises:
-        MaintenanceRefusedError: With the guardrail's name and what to do about it.
+        MaintenanceRefusedError: With the guardrail's name and the remedy.
     """
     guardrails = _Guardrails(table, policy.overrides)
     age, floor = format_duration(policy.max_age), policy.governance_min_age
@@ -40,15 +41,10 @@ def check_expiry(table: Table, policy: ExpiryPolicy) -> None:
 
 
 def check_orphan_policy(table: Table, policy: OrphanPolicy, overlapping: Sequence[str]) -> None:
-    """Refuse what can be refused before a file is listed.
-
-    Args:
-        table: The table.
-        policy: What counts as an orphan.
-        overlapping: Other tables whose locations overlap with this one.
+    """Check what can be checked before files are listed; `overlapping` are tables with overlapping locations.
 
     Raises:
-        MaintenanceRefusedError: With the guardrail's name and what to do about it.
+        MaintenanceRefusedError: With the guardrail's name and the remedy.
     """
     guardrails = _Guardrails(table, policy.overrides)
     guardrails.refuse_if(
@@ -66,10 +62,10 @@ def check_orphan_policy(table: Table, policy: OrphanPolicy, overlapping: Sequenc
 
 
 def check_orphans(table: Table, policy: OrphanPolicy, found: "OrphanSearch") -> None:
-    """Refuse a search whose result looks like a mistake.
+    """Check that the orphans that were found are plausible.
 
     Raises:
-        MaintenanceRefusedError: With the guardrail's name and what to do about it.
+        MaintenanceRefusedError: With the guardrail's name and the remedy.
     """
     guardrails = _Guardrails(table, policy.overrides)
     guardrails.refuse_if(
@@ -98,10 +94,8 @@ class _Guardrails:
 
     def refuse_if(self, guardrail: Guardrail, refused: bool, reason: str) -> None:  # noqa: FBT001 - it is the condition
         if refused and guardrail not in self._overrides:
-            name = ".".join(self._table.name())
-            raise MaintenanceRefusedError(
-                name, guardrail=guardrail.value, reason=f"{reason}, or name '{guardrail}' in overrides"
-            )
+            reason = f"{reason}, or name '{guardrail}' in overrides"
+            raise MaintenanceRefusedError(table_name(self._table), guardrail=guardrail.value, reason=reason)
 
     def refuse_without_gc(self) -> None:
         self.refuse_if(

@@ -1,4 +1,4 @@
-"""Asset checks that warn or fail when the table of an asset needs maintenance."""
+"""Asset checks that warn or fail if the table of an asset needs maintenance."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,74 +6,50 @@ from typing import Any, Final
 
 import dagster as dg
 
+from floe_dagster_iceberg import models
 from floe_dagster_iceberg.asset_settings import AssetSettings, table_identifier
 from floe_dagster_iceberg.errors import FloeStorageError, NoSuchTableError
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy import PolicySources, format_setting
-from floe_dagster_iceberg.maintenance.report import draw_histogram
+from floe_dagster_iceberg.maintenance.report import health_measures, histogram_metadata
 from floe_dagster_iceberg.maintenance.runner import files_saved_per_mib
-from floe_dagster_iceberg.models import (
-    HealthThresholds,
-    MaintenanceOperation,
-    MaintenancePolicy,
-    TableHealth,
-    TableIdentifier,
-    Threshold,
-)
+from floe_dagster_iceberg.models import HealthThresholds, MaintenanceOperation, MaintenancePolicy, TableHealth
 from floe_dagster_iceberg.secrets import redact
 
 HEALTH_CHECK: Final = "iceberg_table_health"
-# A share of very few files says nothing about a table.
+# A share of very few files means nothing.
 _FEWEST_FILES_FOR_A_SHARE: Final = 10
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """One measure of a check, its thresholds, and the operation that brings it down."""
+    """One measure of a check, and the operation that brings it down."""
 
     value: Callable[[TableHealth], float | None]
-    threshold: Callable[[HealthThresholds], Threshold]
     remedy: MaintenanceOperation
-    words: str
+    template: str
 
 
+# By the names of their thresholds.
 _MEASURES: Final[Mapping[str, _Measure]] = {
     "small_files": _Measure(
-        lambda health: _if_work(health, health.small_files),
-        lambda thresholds: thresholds.small_files,
-        MaintenanceOperation.COMPACTION,
-        "{} small files",
+        lambda health: _if_work(health, health.small_files), MaintenanceOperation.COMPACTION, "{} small files"
     ),
     "small_file_share": _Measure(
         lambda health: _if_many(health, _if_work(health, health.small_file_share)),
-        lambda thresholds: thresholds.small_file_share,
         MaintenanceOperation.COMPACTION,
         "small file share is {}",
     ),
     "delete_ratio": _Measure(
         lambda health: _if_many(health, health.delete_ratio),
-        lambda thresholds: thresholds.delete_ratio,
         MaintenanceOperation.COMPACTION,
         "{} delete files per data file",
     ),
-    "snapshots": _Measure(
-        lambda health: health.snapshots,
-        lambda thresholds: thresholds.snapshots,
-        MaintenanceOperation.SNAPSHOT_EXPIRY,
-        "{} snapshots",
-    ),
-    "manifests": _Measure(
-        lambda health: health.manifests,
-        lambda thresholds: thresholds.manifests,
-        MaintenanceOperation.MANIFESTS,
-        "{} manifests",
-    ),
+    "snapshots": _Measure(lambda health: health.snapshots, MaintenanceOperation.SNAPSHOT_EXPIRY, "{} snapshots"),
+    "manifests": _Measure(lambda health: health.manifests, MaintenanceOperation.MANIFESTS, "{} manifests"),
     "metadata_json_bytes": _Measure(
-        lambda health: health.metadata_json_bytes,
-        lambda thresholds: thresholds.metadata_json_bytes,
-        MaintenanceOperation.SNAPSHOT_EXPIRY,
-        "metadata of {}",
+        lambda health: health.metadata_json_bytes, MaintenanceOperation.SNAPSHOT_EXPIRY, "metadata of {}"
     ),
 }
 
@@ -85,7 +61,7 @@ def build_health_checks(
     iceberg_resource_key: str = "iceberg",
     default_namespace: str = "public",
 ) -> Sequence[dg.AssetChecksDefinition]:
-    """Build a check of the table's health for every asset that is stored in Iceberg.
+    """Build a health check for the table of every asset.
 
     A check warns above the first and fails above the second limit of `policy.thresholds`. It
     never blocks downstream assets. Small files count only where compaction would merge some
@@ -95,7 +71,7 @@ def build_health_checks(
         assets: The assets.
         policy: Thresholds, and what counts as a small file; table properties take precedence.
         iceberg_resource_key: Key of the `IcebergResource`.
-        default_namespace: Namespace of assets whose key has one part, as of their IO manager.
+        default_namespace: Namespace of assets whose key has one part, as in their IO manager.
     """
     wiring = MaintenanceWiring(PolicySources(code=policy), iceberg_resource_key=iceberg_resource_key)
     return build_checks(assets, wiring, default_namespace=default_namespace)
@@ -113,7 +89,7 @@ def build_checks(
 
 def tables_of(
     assets: Iterable[dg.AssetsDefinition | dg.AssetSpec], *, default_namespace: str
-) -> dict[dg.AssetKey, TableIdentifier]:
+) -> dict[dg.AssetKey, models.TableIdentifier]:
     """The table of every asset."""
     specs = (spec for each in assets for spec in ([each] if isinstance(each, dg.AssetSpec) else each.specs))
     return {
@@ -131,7 +107,9 @@ def check_key(asset_key: dg.AssetKey) -> dg.AssetCheckKey:
     return dg.AssetCheckKey(asset_key, HEALTH_CHECK)
 
 
-def _build_check(key: dg.AssetKey, table: TableIdentifier, wiring: MaintenanceWiring) -> dg.AssetChecksDefinition:
+def _build_check(
+    key: dg.AssetKey, table: models.TableIdentifier, wiring: MaintenanceWiring
+) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=key,
         name=HEALTH_CHECK,
@@ -155,7 +133,9 @@ def _build_check(key: dg.AssetKey, table: TableIdentifier, wiring: MaintenanceWi
     return table_is_healthy
 
 
-def _check(maintenance: TableMaintenance, table: TableIdentifier, policy: MaintenancePolicy) -> dg.AssetCheckResult:
+def _check(
+    maintenance: TableMaintenance, table: models.TableIdentifier, policy: MaintenancePolicy
+) -> dg.AssetCheckResult:
     health = maintenance.health(table, policy)
     breaches = list(find_breaches(health, policy.thresholds))
     grave = any(breach.grave for breach in breaches)
@@ -172,13 +152,7 @@ def _check(maintenance: TableMaintenance, table: TableIdentifier, policy: Mainte
 
 @dataclass(frozen=True)
 class ThresholdBreach:
-    """A measure above its threshold.
-
-    Attributes:
-        sentence: What is wrong, with the numbers.
-        grave: Whether it is above the second limit too.
-        remedy: The operation that brings the measure down.
-    """
+    """A measure above its first limit or, if `grave`, above the second; `remedy` brings it down."""
 
     sentence: str
     grave: bool
@@ -186,19 +160,19 @@ class ThresholdBreach:
 
 
 def find_breaches(health: TableHealth, thresholds: HealthThresholds) -> Iterator[ThresholdBreach]:
-    """Compare a table's state with the thresholds."""
+    """Compare a table's health with the thresholds."""
     for name, measure in _MEASURES.items():
-        value, limits = measure.value(health), measure.threshold(thresholds)
+        value, limits = measure.value(health), getattr(thresholds, name)
         if value is None or value <= limits.warn:
             continue
         limit = limits.error if value > limits.error else limits.warn
-        found = measure.words.format(format_setting(name, value))
+        found = measure.template.format(format_setting(name, value))
         sentence = f"{found}, more than {format_setting(name, limit)}: run {measure.remedy}"
         yield ThresholdBreach(sentence, value > limits.error, measure.remedy)
 
 
 def _if_work(health: TableHealth, value: float | None) -> float | None:
-    # What compaction would not change, such as one small file in each partition, is not reported.
+    # Small files that compaction would leave alone, such as one in each partition, are not reported.
     return value if health.partitions_needing_work else None
 
 
@@ -207,25 +181,18 @@ def _if_many(health: TableHealth, value: float | None) -> float | None:
 
 
 def _health_metadata(health: TableHealth) -> dict[str, Any]:
-    numbers: dict[str, float | None] = {
-        "files": health.data_files,
-        "delete_files": health.delete_files,
-        "small_files": health.small_files,
-        "bytes": health.total_bytes,
-        "snapshots": health.snapshots,
-        "manifests": health.manifests,
-        "metadata_json_bytes": health.metadata_json_bytes,
+    size = health.metadata_json_bytes
+    return {
+        **health_measures(health),
+        **({} if size is None else {"iceberg/metadata_json_bytes": size}),
+        "dagster/table_name": str(health.table),
+        **histogram_metadata(health.file_sizes or ()),
     }
-    metadata: dict[str, Any] = {f"iceberg/{name}": value for name, value in numbers.items() if value is not None}
-    metadata["dagster/table_name"] = str(health.table)
-    if picture := draw_histogram(health.file_sizes or ()):
-        metadata["iceberg/file_sizes"] = dg.MetadataValue.md(picture)
-    return metadata
 
 
 def _remedy_metadata(
     maintenance: TableMaintenance,
-    table: TableIdentifier,
+    table: models.TableIdentifier,
     policy: MaintenancePolicy,
     remedies: set[MaintenanceOperation],
 ) -> dict[str, Any]:

@@ -1,35 +1,19 @@
-"""Tables are measured, and their maintenance is planned and done. Independent of Dagster."""
+"""Measures tables, and plans and executes maintenance operations. Independent of Dagster."""
 
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from floe_dagster_iceberg import models, telemetry
 from floe_dagster_iceberg.errors import CommitConflictError, FloeStorageError
-from floe_dagster_iceberg.models import (
-    HealthTier,
-    MaintenanceEngine,
-    MaintenanceOperation,
-    MaintenancePlan,
-    MaintenancePolicy,
-    MaintenanceResult,
-    MaintenanceStatus,
-    TableHealth,
-    TableIdentifier,
-)
-from floe_dagster_iceberg.telemetry import (
-    Operation,
-    attributes as attrs,
-    describe_table,
-    running_operation,
-    set_maintenance_attributes,
-    traced,
-)
+from floe_dagster_iceberg.models import HealthTier, MaintenanceOperation, MaintenancePolicy, MaintenanceStatus
+from floe_dagster_iceberg.telemetry import Operation, attributes as attrs, traced
 from floe_dagster_iceberg.telemetry.metrics import set_health
 
 if TYPE_CHECKING:
-    # The manager and what works on tables bring PyIceberg and Arrow along, seconds that loading must not cost.
+    # They load PyIceberg and Arrow, which takes seconds; loading definitions must not.
     from pyiceberg.table import Table
 
     from floe_dagster_iceberg.maintenance.run import TaskRunner
@@ -37,7 +21,8 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.spark.procedures import SparkProvider
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
-# What an operation changes, and no deeper, is measured before and after it.
+TableName: TypeAlias = str | models.TableIdentifier
+# How deep a table is measured before and after an operation: no deeper than what it changes.
 _TIERS: Final = {
     MaintenanceOperation.TABLE_HEALTH: HealthTier.FILES,
     MaintenanceOperation.COMPACTION: HealthTier.FILES,
@@ -49,18 +34,18 @@ _TIERS: Final = {
 
 
 def _describe(operation: MaintenanceOperation, table: object, *_: Any, **__: Any) -> dict[str, Any]:
-    return {**_describe_table(table), attrs.MAINTENANCE_OPERATION: operation.value}
+    return {**telemetry.describe_table(table), attrs.MAINTENANCE_OPERATION: operation.value}
 
 
 def _describe_table(table: object, *_: Any, **__: Any) -> dict[str, Any]:
-    return describe_table(table)
+    return telemetry.describe_table(table)
 
 
-def _set_plan_attributes(operation: Operation, plan: MaintenancePlan) -> None:
+def _set_plan_attributes(operation: Operation, plan: models.MaintenancePlan) -> None:
     operation.set_attributes({attrs.ENGINE: plan.engine.value, attrs.PLAN_REASON: plan.reason.value})
 
 
-def _set_health_attributes(operation: Operation, health: TableHealth) -> None:
+def _set_health_attributes(operation: Operation, health: models.TableHealth) -> None:
     operation.set_attributes({attrs.SNAPSHOT_ID: health.snapshot_id, attrs.DATA_FILES: health.data_files})
 
 
@@ -68,29 +53,19 @@ def _set_restored_attributes(operation: Operation, files: int) -> None:
     operation.set_attributes({attrs.FILES_RESTORED: files})
 
 
-def _fail_span(error: FloeStorageError) -> None:
-    """Mark the span as failed, although the operation returns what went wrong."""
-    if (operation := running_operation()) is not None:
-        operation.fail(error)
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class TableMaintenance:
     """Keeps the tables of one catalog healthy.
 
-    Every operation can be planned without changing anything. Writers are never blocked: when one
-    is faster, the work is planned again or left for the next run.
+    Every operation can be planned without changing anything. Writers are never blocked: if one
+    commits first, the work is planned again or left for the next run.
 
     Args:
-        manager: The tables' manager; its retry budget counts here, too.
-        spark: Returns a Spark session; called when one is first needed. Without it, what only
-            Spark can do is planned as blocked.
+        manager: The table manager; its retry settings apply here too.
+        spark: Returns a Spark session; called when one is first needed. Without it, plans that
+            need Spark are blocked.
         clock: Returns the time from which ages are counted.
-        progress: Called with a line of text about what a long operation has done so far.
-        snapshot_properties: Kept in every snapshot that is made, such as the run that made it.
+        progress: Called with a line of text about the progress of a long operation.
+        snapshot_properties: Properties of every snapshot that is committed, such as the run id.
     """
 
     def __init__(
@@ -98,7 +73,7 @@ class TableMaintenance:
         manager: "IcebergTableManager",
         *,
         spark: "SparkProvider | None" = None,
-        clock: Callable[[], datetime] = _utc_now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         progress: Callable[[str], None] | None = None,
         snapshot_properties: Mapping[str, str] | None = None,
     ) -> None:
@@ -108,47 +83,37 @@ class TableMaintenance:
 
     @traced("measure_health", _describe_table, report=_set_health_attributes)
     def health(
-        self, table: str | TableIdentifier, policy: MaintenancePolicy, *, tier: HealthTier = HealthTier.FILES
-    ) -> TableHealth:
-        """Measure a table; no JVM is started and no data file opened.
-
-        Args:
-            table: The table.
-            policy: What counts as a small file, and as a partition that needs work.
-            tier: How deep to look; each tier reads more than the one before.
+        self, table: TableName, policy: MaintenancePolicy, *, tier: HealthTier = HealthTier.FILES
+    ) -> models.TableHealth:
+        """Measure a table, by the policy's definition of a small file. Starts no JVM and opens no data file.
 
         Raises:
             NoSuchTableError: There is no such table.
-            ScanError: A file of its metadata is missing or cannot be read.
+            ScanError: A metadata file is missing or corrupt.
         """
         return self._measure(self._manager.load_table(table), policy, tier)
 
     @traced("plan_maintenance", _describe, report=_set_plan_attributes)
     def plan(
-        self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
-    ) -> MaintenancePlan:
-        """Find out what an operation would do and why, or why not. Changes nothing.
+        self, operation: MaintenanceOperation, table: TableName, policy: MaintenancePolicy
+    ) -> models.MaintenancePlan:
+        """Plan what an operation would do and why, or why not. Changes nothing.
 
         Raises:
             NoSuchTableError: There is no such table.
-            ScanError: A file of its metadata is missing or cannot be read.
+            ScanError: A metadata file is missing or corrupt.
             ValidationError: The policy does not fit the table.
         """
         return self._runner.plan(self._task(operation, table, policy)).plan
 
-    @traced("maintain_table", _describe, report=set_maintenance_attributes)
+    @traced("maintain_table", _describe, report=telemetry.set_maintenance_attributes)
     def execute(
-        self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy
-    ) -> MaintenanceResult:
-        """Plan an operation and do it, unless there is nothing to do or a guardrail refuses it.
+        self, operation: MaintenanceOperation, table: TableName, policy: MaintenancePolicy
+    ) -> models.MaintenanceResult:
+        """Plan an operation and execute it, unless there is nothing to do, a guardrail refuses, or it is a dry run.
 
-        Never raises an error of this package: an error is a failed result, and a race that other
-        writers won is a skipped one.
-
-        Args:
-            operation: The operation.
-            table: The table.
-            policy: How to do it; with `dry_run` it is only planned.
+        Never raises an error of this package: an error becomes a failed result, and a race that
+        another writer won a skipped one.
         """
         report = _Report(operation, table, policy, started_at=self._clock())
         try:
@@ -166,25 +131,20 @@ class TableMaintenance:
         except CommitConflictError as lost:
             return report.left_for_next_run(lost.reason)
         except FloeStorageError as error:
-            _fail_span(error)
+            # The span failed, although the method returns.
+            if (running := telemetry.running_operation()) is not None:
+                running.fail(error)
             return report.finish(MaintenanceStatus.FAILED, error=str(error))
         if result.status is MaintenanceStatus.SKIPPED:
             return report.left_for_next_run("another process did it first", result)
         return report.complete(result)
 
     @traced("restore_orphans", _describe_table, report=_set_restored_attributes)
-    def restore_orphans(
-        self, table: str | TableIdentifier, quarantine_id: str | None = None, *, dry_run: bool = False
-    ) -> int:
-        """Move quarantined files back to where they were, unchanged.
-
-        Args:
-            table: The table.
-            quarantine_id: One quarantine; all of the table's if not given.
-            dry_run: Whether to count them only.
+    def restore_orphans(self, table: TableName, quarantine_id: str | None = None, *, dry_run: bool = False) -> int:
+        """Move the files of one quarantine, or of all, back to where they were; with `dry_run` only count them.
 
         Returns:
-            How many files came back, or would.
+            Number of files.
 
         Raises:
             NoSuchTableError: There is no such table.
@@ -200,7 +160,7 @@ class TableMaintenance:
 
         return TaskRunner(self._manager, self._spark, self._progress, self._snapshot_properties)
 
-    def _task(self, operation: MaintenanceOperation, table: str | TableIdentifier, policy: MaintenancePolicy) -> "Task":
+    def _task(self, operation: MaintenanceOperation, table: TableName, policy: MaintenancePolicy) -> "Task":
         from floe_dagster_iceberg.maintenance.task import Task  # noqa: PLC0415 - it loads PyIceberg
 
         loaded = self._manager.load_table(table)
@@ -208,10 +168,10 @@ class TableMaintenance:
 
     def _measure(
         self, table: "Table", policy: MaintenancePolicy, tier: HealthTier, *, planned_for: "Task | None" = None
-    ) -> TableHealth:
+    ) -> models.TableHealth:
         from floe_dagster_iceberg.table.maintenance.health import measure_health  # noqa: PLC0415 - it loads PyIceberg
 
-        # What planning has read and found is not read again.
+        # What planning has read is not read again.
         task = planned_for if tier is HealthTier.FILES else None
         health = measure_health(
             table,
@@ -229,42 +189,40 @@ class _Report:
     """What is known so far about one execution."""
 
     def __init__(
-        self,
-        operation: MaintenanceOperation,
-        table: str | TableIdentifier,
-        policy: MaintenancePolicy,
-        *,
-        started_at: datetime,
+        self, operation: MaintenanceOperation, table: TableName, policy: MaintenancePolicy, *, started_at: datetime
     ) -> None:
         self._operation, self._policy, self._started_at = operation, policy, started_at
         self._clock = time.perf_counter()
-        self.table = table if isinstance(table, TableIdentifier) else _name(table)
-        self.plan: MaintenancePlan | None = None
-        self.before: TableHealth | None = None
-        self.after: TableHealth | None = None
+        # An invalid name becomes a failed result, which still has the name.
+        namespace, _, name = str(table).rpartition(".")
+        self.table = models.TableIdentifier.model_construct(namespace=namespace, name=name)
+        self.plan: models.MaintenancePlan | None = None
+        self.before: models.TableHealth | None = None
+        self.after: models.TableHealth | None = None
 
-    def left_for_next_run(self, reason: str, result: MaintenanceResult | None = None) -> MaintenanceResult:
-        """The table is as it was, because others were faster."""
+    def left_for_next_run(
+        self, reason: str, result: models.MaintenanceResult | None = None
+    ) -> models.MaintenanceResult:
+        """The result of an execution that changed nothing because another writer committed first."""
         if self.plan is not None:
             self.plan = self.plan.model_copy(update={"summary": f"Left for the next run: {reason}"})
         return self.finish(MaintenanceStatus.SKIPPED) if result is None else self.complete(result)
 
-    def finish(self, status: MaintenanceStatus, *, error: str | None = None) -> MaintenanceResult:
-        """The result of an execution in which no engine did anything."""
-        engine = MaintenanceEngine.PYICEBERG if self.plan is None else self.plan.engine
+    def finish(self, status: MaintenanceStatus, *, error: str | None = None) -> models.MaintenanceResult:
+        """The result of an execution without work by an engine."""
         return self.complete(
-            MaintenanceResult(
+            models.MaintenanceResult(
                 table=self.table,
                 operation=self._operation,
-                engine=engine,
+                engine=models.MaintenanceEngine.PYICEBERG if self.plan is None else self.plan.engine,
                 status=status,
                 started_at=self._started_at,
                 error=error,
             )
         )
 
-    def complete(self, result: MaintenanceResult) -> MaintenanceResult:
-        """An engine's result, with the plan it followed and the table before and after."""
+    def complete(self, result: models.MaintenanceResult) -> models.MaintenanceResult:
+        """An engine's result, with its plan and the health before and after."""
         latest = self.after or self.before
         return result.model_copy(
             update={
@@ -273,14 +231,8 @@ class _Report:
                 "plan": self.plan,
                 "before": self.before,
                 "after": self.after,
-                "snapshot_id_before": None if self.before is None else self.before.snapshot_id,
-                "snapshot_id_after": None if latest is None else latest.snapshot_id,
+                "snapshot_id_before": self.before and self.before.snapshot_id,
+                "snapshot_id_after": latest and latest.snapshot_id,
                 "overrides": self._policy.section_of(self._operation).overrides,
             }
         )
-
-
-def _name(table: str) -> TableIdentifier:
-    # The failure that follows says what is wrong with an invalid name; the result still has what was asked for.
-    namespace, _, name = table.rpartition(".")
-    return TableIdentifier.model_construct(namespace=namespace, name=name)

@@ -1,4 +1,4 @@
-"""What each operation would do to a table and why, or why not. Planning changes nothing."""
+"""Plans of the operations: what would be done to a table and why, or why not. Planning changes nothing."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,60 +10,56 @@ from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
 from floe_dagster_iceberg.maintenance import guardrails
-from floe_dagster_iceberg.maintenance.task import Task
-from floe_dagster_iceberg.models import CompactionStrategyType, MaintenanceEngine, MaintenancePlan, PlanReason
+from floe_dagster_iceberg.maintenance.task import Planned, Task
+from floe_dagster_iceberg.models import CompactionStrategyType, MaintenanceEngine, PlanReason
 from floe_dagster_iceberg.models.quantities import counted, format_bytes, format_duration
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, plan_delete_groups, within_budget
 from floe_dagster_iceberg.table.maintenance.last_run import estimate_duration
 from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles
+from floe_dagster_iceberg.table.names import table_name
 
 if TYPE_CHECKING:
     # A run is about one operation, and loads what that one needs.
     from floe_dagster_iceberg.table.maintenance.manifests import ManifestGroups
-    from floe_dagster_iceberg.table.maintenance.orphan_files import OrphanSearch
 
 NEWEST_FORMAT_OF_PYICEBERG: Final = 2
 # Rows of a group are sorted in memory, where they take several times their size on disk.
 MOST_BYTES_TO_SORT: Final = 256 * 1024 * 1024
 # Entries of the manifests that are merged are sorted in memory.
 MOST_ENTRIES_TO_SORT: Final = 500_000
-# Its procedure refuses to look for younger ones, even for a dry run.
+# Its procedure refuses a lower age, even in a dry run.
 YOUNGEST_ORPHANS_OF_SPARK: Final = timedelta(days=1)
 
 
-def plan_compaction(task: Task) -> tuple[MaintenancePlan, Sequence[FileGroup]]:
-    """Plan to rewrite small files, as many as the budget allows.
-
-    Returns:
-        The plan, and the groups of files it rewrites.
-    """
+def plan_compaction(task: Task) -> Planned:
+    """Plan to rewrite small files, as many as the budget allows."""
     found, total = task.file_groups, task.live.total_bytes
     if not found:
         summary = "No partition has enough files that are too small or too large."
-        return task.nothing(summary, table_bytes=total), ()
-    policy = task.policy.compaction
-    needs_spark = compaction_needs_spark(task.table.metadata.format_version, task.live, found, policy.strategy)
+        return task.nothing(summary, table_bytes=total)
+    strategy = task.strategy.strategy_type
+    needs_spark = compaction_needs_spark(task.table.metadata.format_version, task.live, found, strategy)
     choice = choose_engine(task.policy.engine, needs_spark, has_spark=task.has_spark)
     if choice.blocked_by is not None:
-        return task.blocked(choice.blocked_by, engine=choice.engine, table_bytes=total), ()
+        return task.blocked(choice.blocked_by, engine=choice.engine, table_bytes=total)
     max_bytes = task.policy.budget.max_rewrite_bytes
     if choice.engine is MaintenanceEngine.SPARK:
-        # Its procedure takes a table as a whole.
+        # Its procedure rewrites all groups or none.
         fits = max_bytes is None or sum(group.total_bytes for group in found) <= max_bytes
         groups = found if fits else []
     else:
-        groups = within_budget(found, policy.to_strategy(), max_bytes=max_bytes)
+        groups = within_budget(found, task.strategy, max_bytes=max_bytes)
     if not groups:
         summary = f"{counted(len(found), 'group')} of files to rewrite; none fits into {format_bytes(max_bytes or 0)}."
-        return task.plan(PlanReason.BUDGET_CAPPED, summary, engine=choice.engine, table_bytes=total), ()
-    return _rewrite_plan(task, groups, engine=choice.engine), groups
+        return Planned(task.plan(PlanReason.BUDGET_CAPPED, summary, engine=choice.engine, table_bytes=total))
+    return _plan_rewrite(task, groups, engine=choice.engine)
 
 
-def plan_position_deletes(task: Task) -> MaintenancePlan:
+def plan_position_deletes(task: Task) -> Planned:
     """Plan to rewrite position delete files, which only Spark can do."""
     live = task.live
-    # Deletion vectors, which format version 3 has instead, are never more than one for each data file.
+    # Format version 3 has deletion vectors instead, at most one for each data file.
     has_delete_files = task.table.metadata.format_version <= NEWEST_FORMAT_OF_PYICEBERG
     groups = plan_delete_groups(live, task.table.properties, task.policy.compaction) if has_delete_files else []
     if not groups:
@@ -74,7 +70,7 @@ def plan_position_deletes(task: Task) -> MaintenancePlan:
     files = [file for group in groups for file in group.files]
     output_files = sum(group.output_files for group in groups)
     input_bytes = sum(file.file_size_in_bytes for file in files)
-    return task.plan(
+    plan = task.plan(
         PlanReason.RECOMMENDED,
         f"Rewrite {counted(len(files), 'position delete file')} of {counted(len(groups), 'partition')} into about "
         f"{output_files:,}.",
@@ -86,10 +82,11 @@ def plan_position_deletes(task: Task) -> MaintenancePlan:
         output_files=output_files,
         output_bytes=input_bytes if output_files else 0,
     )
+    return Planned(plan)
 
 
-def plan_snapshot_expiry(task: Task) -> MaintenancePlan:
-    """Plan to expire old snapshots, with the files that only they reference."""
+def plan_snapshot_expiry(task: Task) -> Planned:
+    """Plan to expire old snapshots, and to delete the files that only they reference."""
     from floe_dagster_iceberg.table.maintenance.expire_files import forecast_expiry  # noqa: PLC0415 - see above
 
     table, policy = task.table, task.policy.expiry
@@ -116,7 +113,7 @@ def plan_snapshot_expiry(task: Task) -> MaintenancePlan:
     total_bytes = sum(file.size_bytes for file in files)
     going = f"{len(expired):,} of {counted(len(table.metadata.snapshots), 'snapshot')}"
     named = f" and {counted(len(refs), 'branch or tag', 'branches or tags')} past their age" if refs else ""
-    return task.plan(
+    plan = task.plan(
         PlanReason.RECOMMENDED,
         f"Expire {going}{named}, and delete {counted(len(files), 'file')} ({format_bytes(total_bytes)}).",
         engine=choice.engine,
@@ -124,28 +121,25 @@ def plan_snapshot_expiry(task: Task) -> MaintenancePlan:
         files=[file.location for file in files],
         input_bytes=total_bytes,
     )
+    return Planned(plan)
 
 
-def plan_manifest_rewrite(task: Task) -> tuple[MaintenancePlan, "ManifestGroups | None"]:
-    """Plan to rewrite small manifests.
-
-    Returns:
-        The plan, and the manifests it rewrites.
-    """
+def plan_manifest_rewrite(task: Task) -> Planned:
+    """Plan to rewrite small manifests."""
     from floe_dagster_iceberg.table.maintenance.manifests import plan_manifests  # noqa: PLC0415 - see above
 
     table, policy = task.table, task.policy.manifests
-    with translate_errors(table.catalog.name, table=".".join(table.name())):
+    with translate_errors(table.catalog.name, table=table_name(table)):
         groups = plan_manifests(table.metadata, table.io, policy)
     if not groups.should_rewrite(policy):
         summary = (
             f"{counted(groups.manifests, 'manifest')}; they are rewritten from {policy.min_manifests} on, if at most "
             "half as many are left."
         )
-        return task.nothing(summary), None
+        return task.nothing(summary)
     choice = choose_engine(task.policy.engine, _manifests_need_spark(task, groups), has_spark=task.has_spark)
     if choice.blocked_by is not None:
-        return task.blocked(choice.blocked_by, engine=choice.engine), None
+        return task.blocked(choice.blocked_by, engine=choice.engine)
     chosen = groups.input_manifests
     total_bytes = sum(manifest.manifest_length for manifest in chosen)
     plan = task.plan(
@@ -157,31 +151,28 @@ def plan_manifest_rewrite(task: Task) -> tuple[MaintenancePlan, "ManifestGroups 
         output_files=groups.output_manifests,
         output_bytes=total_bytes,
     )
-    return plan, groups
+    return Planned(plan, manifests=groups)
 
 
 def plan_orphans(
-    task: Task, overlapping_tables: Callable[[Table], Sequence[str]], seen_by_spark: Callable[[], Iterable[str]]
-) -> tuple[MaintenancePlan, "OrphanSearch | None"]:
+    task: Task, overlapping_tables: Callable[[Table], Sequence[str]], find_with_spark: Callable[[], Iterable[str]]
+) -> Planned:
     """Plan to move orphans to quarantine and to delete those whose time there is over.
 
     Args:
         task: The task.
         overlapping_tables: Returns the other tables whose locations overlap with a table's.
-        seen_by_spark: Returns the orphans that Spark finds; called only when the engine is Spark.
-
-    Returns:
-        The plan, and what was found when it can be acted upon.
+        find_with_spark: Returns the orphans that Spark finds; called only when the engine is Spark.
     """
     from floe_dagster_iceberg.table.maintenance.orphan_files import find_orphans  # noqa: PLC0415 - see above
 
     table, policy = task.table, task.policy.orphans
     choice = choose_engine(task.policy.engine, None, has_spark=task.has_spark)
     if choice.blocked_by is not None:
-        return task.blocked(choice.blocked_by, engine=choice.engine), None
+        return task.blocked(choice.blocked_by, engine=choice.engine)
     if choice.engine is MaintenanceEngine.SPARK and policy.older_than < YOUNGEST_ORPHANS_OF_SPARK:
         why = f"Spark finds no orphans younger than {format_duration(YOUNGEST_ORPHANS_OF_SPARK)}"
-        return task.blocked(f"{why}. Raise older_than, or use engine 'auto'.", engine=choice.engine), None
+        return task.blocked(f"{why}. Raise older_than, or use engine 'auto'.", engine=choice.engine)
     try:
         guardrails.check_orphan_policy(table, policy, overlapping_tables(table))
         found = find_orphans(
@@ -189,18 +180,18 @@ def plan_orphans(
             now=task.now,
             older_than=policy.older_than,
             grace=policy.grace,
-            only=seen_by_spark if choice.engine is MaintenanceEngine.SPARK else None,
+            only=find_with_spark if choice.engine is MaintenanceEngine.SPARK else None,
         )
         guardrails.check_orphans(table, policy, found)
     except MaintenanceRefusedError as refused:
-        return task.blocked(str(refused), engine=choice.engine), None
+        return task.blocked(str(refused), engine=choice.engine)
     orphans, due = found.orphans.files, [file for quarantine in found.due for file in quarantine.files]
     due_bytes = sum(quarantine.total_bytes for quarantine in found.due)
     if not orphans and not due:
         summary = (
             f"None of {counted(found.objects, 'file')} is an orphan older than {format_duration(policy.older_than)}."
         )
-        return task.nothing(summary, engine=choice.engine), None
+        return task.nothing(summary, engine=choice.engine)
     plan = task.plan(
         PlanReason.RECOMMENDED,
         f"Move {counted(len(orphans), 'orphan')} to quarantine, and delete {counted(len(due), 'file')} after "
@@ -209,10 +200,10 @@ def plan_orphans(
         files=[*(file.location for file in orphans), *(file.quarantined_at for file in due)],
         input_bytes=found.orphans.total_bytes + due_bytes,
     )
-    return plan, found
+    return Planned(plan, orphans=found)
 
 
-def _rewrite_plan(task: Task, groups: Sequence[FileGroup], *, engine: MaintenanceEngine) -> MaintenancePlan:
+def _plan_rewrite(task: Task, groups: Sequence[FileGroup], *, engine: MaintenanceEngine) -> Planned:
     target, waiting = task.policy.compaction.target_file_size_bytes, len(task.file_groups) - len(groups)
     files = [file.file_path for group in groups for file in group.files]
     input_bytes = sum(group.total_bytes for group in groups)
@@ -220,7 +211,7 @@ def _rewrite_plan(task: Task, groups: Sequence[FileGroup], *, engine: Maintenanc
     partitions = len({group.partition for group in groups})
     what = f"{counted(len(files), 'file')} of {counted(partitions, 'partition')}"
     later = f" For the next run's budget: {counted(waiting, 'more group', 'more groups')}." if waiting else ""
-    return task.plan(
+    plan = task.plan(
         PlanReason.RECOMMENDED,
         f"Rewrite {what} into about {output_files:,}.{later}",
         engine=engine,
@@ -232,6 +223,7 @@ def _rewrite_plan(task: Task, groups: Sequence[FileGroup], *, engine: Maintenanc
         output_bytes=input_bytes,
         estimated_duration=estimate_duration(task.table.metadata, task.operation, input_bytes),
     )
+    return Planned(plan, groups=groups)
 
 
 def _manifests_need_spark(task: Task, groups: "ManifestGroups") -> str | None:
@@ -245,24 +237,16 @@ def _manifests_need_spark(task: Task, groups: "ManifestGroups") -> str | None:
 
 @dataclass(frozen=True)
 class ChosenEngine:
-    """The engine that does it, or why none can.
-
-    Attributes:
-        engine: The engine that does it, or that is missing.
-        blocked_by: What stands in the way, and the remedy.
-    """
+    """The engine to use, or the missing one with the reason and the remedy."""
 
     engine: MaintenanceEngine
     blocked_by: str | None = None
 
 
 def choose_engine(asked_for: MaintenanceEngine, needs_spark: str | None, *, has_spark: bool) -> ChosenEngine:
-    """Choose by what was asked for, and by what PyIceberg cannot do.
+    """Choose by the policy's engine and by what PyIceberg cannot do.
 
-    Args:
-        asked_for: The policy's engine.
-        needs_spark: Why PyIceberg cannot do it, as the beginning of a sentence; None when it can.
-        has_spark: Whether a Spark session is available.
+    `needs_spark` is why PyIceberg cannot do it, as the beginning of a sentence; None if it can.
     """
     if asked_for is MaintenanceEngine.PYICEBERG:
         remedy = (
@@ -282,7 +266,7 @@ def choose_engine(asked_for: MaintenanceEngine, needs_spark: str | None, *, has_
 def compaction_needs_spark(
     format_version: int, live: LiveFiles, groups: Sequence[FileGroup], strategy: CompactionStrategyType
 ) -> str | None:
-    """Why PyIceberg cannot rewrite these files; None when it can."""
+    """Why PyIceberg cannot rewrite these files; None if it can."""
     if (reason := commit_needs_spark(format_version)) is not None:
         return reason
     if strategy is CompactionStrategyType.Z_ORDER:
@@ -298,7 +282,7 @@ def compaction_needs_spark(
 
 
 def commit_needs_spark(format_version: int) -> str | None:
-    """Why PyIceberg cannot commit to a table; None when it can."""
+    """Why PyIceberg cannot commit to a table; None if it can."""
     if format_version > NEWEST_FORMAT_OF_PYICEBERG:
         return f"The table has format version {format_version}"
     return None

@@ -1,4 +1,4 @@
-"""The fields of a maintenance policy by their dotted names."""
+"""Where the values of a maintenance policy come from, and the policy that follows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,10 +13,18 @@ from pydantic import BaseModel
 from floe_dagster_iceberg.artifacts import EnforcementLevel, Governance
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import ExpiryPolicy, MaintenancePolicy, TableIdentifier, snapshot_properties
-from floe_dagster_iceberg.models.faults import field_errors, nearest
+from floe_dagster_iceberg.models.field_errors import field_errors, nearest
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
 from floe_dagster_iceberg.models.quantities import format_bytes, format_duration
 from floe_dagster_iceberg.secrets import redact
+
+_ICEBERG_AGE: Final = "history.expire.max-snapshot-age-ms"
+_ICEBERG_KEEP: Final = "history.expire.min-snapshots-to-keep"
+_NEVER_MS: Final = 100 * 365 * 86_400_000
+# Table properties that maintenance itself writes, such as the time of its last run.
+_LAST_RUN_PREFIX: Final = f"{snapshot_properties.MAINTENANCE_PREFIX}last-"
+# Settings of a run, or that a table's own properties must not decide.
+_NOT_OF_A_TABLE: Final = ("tables", "dry_run", "budget.", "expiry.governance_min_age")
 
 
 @cache
@@ -35,13 +43,7 @@ def _walk(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def values_of(model: BaseModel, *, given_only: bool, prefix: str = "") -> dict[str, Any]:
-    """The values of a policy by their dotted names.
-
-    Args:
-        model: The policy.
-        given_only: Whether to leave out what nobody gave, because it is the package's default.
-        prefix: Where the model sits in the whole policy.
-    """
+    """The values of a policy, or of the section at `prefix`, by their dotted names; all, or only those given."""
     values: dict[str, Any] = {}
     for name in model.model_fields_set if given_only else type(model).model_fields:
         value = getattr(model, name)
@@ -53,7 +55,7 @@ def values_of(model: BaseModel, *, given_only: bool, prefix: str = "") -> dict[s
 
 
 def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names; unknown ones stay as they are, for validation to refuse."""
+    """Nested settings by dotted names; unknown ones stay as they are, and fail validation later."""
     flat: dict[str, Any] = {}
     for name, value in nested.items():
         path = f"{prefix}{name}"
@@ -76,37 +78,15 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def is_size(path: str) -> bool:
-    """Whether a value counts bytes."""
-    return any(part.endswith("_bytes") for part in path.split("."))
-
-
 def read_text(path: str, text: str) -> Any:
-    """The text of a table property as validation takes it: 'a, b' for a list, everything else as it is."""
+    """The text of a table property as validation takes it: 'a, b' becomes a list, everything else stays text."""
     if get_origin(policy_fields().get(path)) is Sequence:
         return [part.strip() for part in text.split(",") if part.strip()]
     return text
 
 
-# What maintenance itself notes on a table, such as when it last ran.
-_OWN_NOTES: Final = f"{snapshot_properties.MAINTENANCE_PREFIX}last-"
-
-
-_ICEBERG_AGE: Final = "history.expire.max-snapshot-age-ms"
-
-
-_NEVER_MS: Final = 100 * 365 * 86_400_000
-
-
-_ICEBERG_KEEP: Final = "history.expire.min-snapshots-to-keep"
-
-
-# What concerns the run, or is not for a table to say.
-_NOT_OF_A_TABLE: Final = ("tables", "dry_run", "budget.", "expiry.governance_min_age")
-
-
 class PolicySource(StrEnum):
-    """Who decided a value, weakest first."""
+    """Where a value comes from, in order of increasing precedence."""
 
     DEFAULT = "package default"
     ICEBERG = "Iceberg property"
@@ -123,36 +103,32 @@ class EffectivePolicy:
 
     Attributes:
         policy: The policy.
-        sources: Who decided each value, by names such as 'expiry.max_age'.
-        warning: What governance objects to, when it only warns.
+        sources: The source of each value, by names such as 'expiry.max_age'.
+        warning: A violation of governance that is only a warning.
     """
 
     policy: MaintenancePolicy
     sources: Mapping[str, PolicySource]
     warning: str | None = None
 
-    def values(self) -> dict[str, Any]:
-        """Every value by its name."""
-        return values_of(self.policy, given_only=False)
-
-    def describe(self, relevant: tuple[str, ...] = ("",)) -> list[tuple[str, str, PolicySource]]:
-        """Name, value and decider of each value whose name begins with one of `relevant`, as a person reads them."""
+    def describe(self, relevant: tuple[str, ...]) -> list[tuple[str, str, PolicySource]]:
+        """Name, formatted value and source of each value whose name begins with one of `relevant`."""
         return [
             (name, format_setting(name, value), self.sources[name])
-            for name, value in self.values().items()
+            for name, value in values_of(self.policy, given_only=False).items()
             if name.startswith(relevant)
         ]
 
 
 @dataclass(frozen=True)
 class PolicySources:
-    """Everything that decides how tables are maintained, except the tables themselves.
+    """All sources of a policy except the tables' properties.
 
     Attributes:
-        code: The policy as written in code; only what was given there counts as decided.
+        code: The policy as written in code; only values that were given count.
         artifacts: Policy values of the artifacts, nested as in `MaintenancePolicy`.
         governance: Retention as validated upstream.
-        run: Policy values of the run's configuration, by dotted names.
+        run: Policy values of the run config, by dotted names.
     """
 
     code: MaintenancePolicy | None = None
@@ -161,17 +137,13 @@ class PolicySources:
     run: Mapping[str, Any] = field(default_factory=dict)
 
     def with_run(self, **values: Any) -> "PolicySources":
-        """A copy in which these values, unless None, win over all others."""
+        """A copy in which these values, unless None, take precedence over all others."""
         return replace(self, run={name: value for name, value in values.items() if value is not None})
 
     def resolve(
         self, table: TableIdentifier | None = None, properties: Mapping[str, str] | None = None
     ) -> EffectivePolicy:
-        """Work out the policy of a table, or the one that applies where tables say nothing.
-
-        Args:
-            table: The table, for messages.
-            properties: The table's properties.
+        """The policy of a table with these properties, or of tables that have none.
 
         Raises:
             ValidationError: A value is not valid, a property is unknown, or the policy keeps less than
@@ -186,10 +158,14 @@ class PolicySources:
             PolicySource.CODE: {} if self.code is None else values_of(self.code, given_only=True),
             PolicySource.RUN: dict(self.run),
         }
-        values = {name: value for layer in layers.values() for name, value in layer.items()}
         sources = {name: source for source, layer in layers.items() for name in layer}
+        # Sections without a value of their own keep the model's defaults, which need no validation.
+        given = {name.partition(".")[0] for name, source in sources.items() if source is not PolicySource.DEFAULT}
+        values = {
+            name: value for layer in layers.values() for name, value in layer.items() if name.partition(".")[0] in given
+        }
         if self.governance.enforcement is EnforcementLevel.STRICT and self.governance.snapshot_max_age is not None:
-            # Nobody talks governance down.
+            # No other source may lower it.
             values["expiry.governance_min_age"] = self.governance.snapshot_max_age
             sources["expiry.governance_min_age"] = PolicySource.GOVERNANCE
         policy = _validated(values, sources, table)
@@ -197,10 +173,10 @@ class PolicySources:
 
 
 def _iceberg_values(properties: Mapping[str, str]) -> dict[str, Any]:
-    """What a table's owner tells every engine. It is not addressed to us: what we could not take does not count."""
+    """Values of Iceberg's own properties. They are meant for all engines, so values not valid here are ignored."""
     age, keep = properties.get(_ICEBERG_AGE, ""), properties.get(_ICEBERG_KEEP, "")
     values: dict[str, Any] = {}
-    # The largest number there is stands for never, and is more than Python can subtract from a date.
+    # Java's largest long stands for never, and is more than Python can subtract from a date.
     if age.isdecimal() and (max_age := timedelta(milliseconds=min(int(age), _NEVER_MS))) >= MIN_EXPIRY_AGE:
         values["expiry.max_age"] = max_age
     if keep.isdecimal() and int(keep) >= 1:
@@ -219,7 +195,7 @@ def _governance_values(governance: Governance) -> dict[str, Any]:
 def _property_values(properties: Mapping[str, str], table: TableIdentifier | None) -> dict[str, Any]:
     values = {}
     for key, text in properties.items():
-        if not key.startswith(snapshot_properties.MAINTENANCE_PREFIX) or key.startswith(_OWN_NOTES):
+        if not key.startswith(snapshot_properties.MAINTENANCE_PREFIX) or key.startswith(_LAST_RUN_PREFIX):
             continue
         name = key.removeprefix(snapshot_properties.MAINTENANCE_PREFIX).replace("-", "_")
         if name not in policy_fields() or name.startswith(_NOT_OF_A_TABLE):
@@ -236,7 +212,7 @@ def _unknown_property_message(key: str, table: TableIdentifier | None) -> str:
     ]
     guess = nearest(key, known)
     hint = f"Did you mean '{guess}'?" if guess else f"Known are {', '.join(known)}."
-    return f"Property '{key}' of table '{table}' is no maintenance setting. {hint}"
+    return f"Property '{key}' of table '{table}' is not a maintenance setting. {hint}"
 
 
 def _validated(
@@ -278,7 +254,7 @@ def _governance_warning(governance: Governance, expiry: ExpiryPolicy, table: Tab
 
 
 def format_setting(name: str, value: object) -> str:
-    """A setting of a policy as a person writes it.
+    """The value of a setting, for people.
 
     >>> format_setting("expiry.max_age", timedelta(days=7)), format_setting("budget.max_rewrite_bytes", 2**30)
     ('7 days', '1.0 GiB')
@@ -296,7 +272,8 @@ def format_setting(name: str, value: object) -> str:
         case bool():
             text = "yes" if value else "no"
         case int() | float():
-            text = format_bytes(value) if is_size(name) else f"{round(value, 2):,}".removesuffix(".0")
+            is_size = any(part.endswith("_bytes") for part in name.split("."))
+            text = format_bytes(value) if is_size else f"{round(value, 2):,}".removesuffix(".0")
         case _:
             text = str(value)
     return text

@@ -1,7 +1,7 @@
-"""Metadata of a maintenance run, which Dagster shows and plots over time; numbers are totals over all tables."""
+"""Metadata of a maintenance run, which Dagster shows and plots; numbers are totals over all tables."""
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from dagster import MetadataValue
@@ -18,85 +18,78 @@ from floe_dagster_iceberg.models import (
 from floe_dagster_iceberg.models.quantities import format_bytes
 from floe_dagster_iceberg.secrets import redact
 
-# More rows would not be read, and every event is stored in Dagster's database.
+# More rows are of no use, and every event is stored in Dagster's database.
 _MOST_ROWS = 200
-# The settings of a policy that are shown besides an operation's own section, and for a measurement.
+# The policy settings that are shown besides an operation's own section, and for a measurement.
 _RUN_SETTINGS = ("tables", "engine", "budget.", "dry_run")
 _HEALTH_SETTINGS = ("tables", "compaction.", "thresholds.")
 _TABLE_SOURCES = (PolicySource.TABLE, PolicySource.ICEBERG)
+_WIDTH, _HEIGHT, _MARGIN = 640, 220, 30
+_TEXT_COLOUR = "#7b8794"
+_COLOURS: Final = {"before": "#9aa5b1", "after": "#4f43dd"}
 
-_MEASURES: Mapping[str, Callable[[TableHealth], int | None]] = {
-    "files": lambda health: health.data_files,
-    "delete_files": lambda health: health.delete_files,
-    "small_files": lambda health: health.small_files,
-    "bytes": lambda health: health.total_bytes,
-    "snapshots": lambda health: health.snapshots,
-    "manifests": lambda health: health.manifests,
+Bars = Sequence[FileSizeBin]
+
+
+# Metadata keys, and the fields of `TableHealth` they show.
+_MEASURES: Final = {
+    "iceberg/files": "data_files",
+    "iceberg/delete_files": "delete_files",
+    "iceberg/small_files": "small_files",
+    "iceberg/bytes": "total_bytes",
+    "iceberg/snapshots": "snapshots",
+    "iceberg/manifests": "manifests",
 }
 
 
-def build_operation_metadata(
+def build_metadata(
     which: MaintenanceOperation, outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
 ) -> dict[str, MetadataValue]:
-    """Metadata of an operation over many tables.
-
-    Args:
-        which: The operation.
-        outcomes: The outcome of each table.
-        policy: The policy of tables without properties of their own.
-        seconds: Duration of the run.
-    """
-    befores, afters = [outcome.before for outcome in outcomes], [outcome.after for outcome in outcomes]
-    metadata = {
-        **_counts(outcomes, seconds),
-        "iceberg/dry_run": MetadataValue.bool(policy.policy.dry_run),
-        "iceberg/results": MetadataValue.md(_results_table(outcomes)),
-        "iceberg/policy": MetadataValue.md(
-            _policy_table(policy, outcomes, (*_RUN_SETTINGS, f"{which.policy_section}."))
-        ),
-        **_work([result for outcome in outcomes for result in outcome.results]),
-        **{f"{name}_before": value for name, value in _totals(befores).items()},
-        **{f"{name}_after": value for name, value in _totals(afters).items()},
-    }
-    if picture := draw_histogram(_bars(befores), _bars(afters)):
-        metadata["iceberg/file_sizes"] = MetadataValue.md(picture)
-    return metadata
-
-
-def build_health_metadata(
-    outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
-) -> dict[str, MetadataValue]:
-    """Metadata of a measurement of many tables."""
-    healths = [outcome.health for outcome in outcomes]
-    metadata = {
-        **_counts(outcomes, seconds),
-        "iceberg/health": MetadataValue.md(_health_table(outcomes)),
-        "iceberg/policy": MetadataValue.md(_policy_table(policy, outcomes, _HEALTH_SETTINGS)),
-        **_totals(healths),
-    }
-    if picture := draw_histogram(_bars(healths)):
-        metadata["iceberg/file_sizes"] = MetadataValue.md(picture)
-    return metadata
-
-
-def _counts(outcomes: Sequence[TableOutcome], seconds: float) -> dict[str, MetadataValue]:
+    """Metadata of one operation or measurement of many tables; `policy` is that of tables without own properties."""
     statuses = [outcome.status for outcome in outcomes]
+    is_health = which is MaintenanceOperation.TABLE_HEALTH
+    settings = _HEALTH_SETTINGS if is_health else (*_RUN_SETTINGS, f"{which.policy_section}.")
     return {
         "iceberg/tables": MetadataValue.int(len(outcomes)),
         **{f"iceberg/tables_{status}": MetadataValue.int(statuses.count(status)) for status in MaintenanceStatus},
         "iceberg/duration": MetadataValue.float(round(seconds, 3)),
+        **(_health_metadata(outcomes) if is_health else _operation_metadata(outcomes, dry_run=policy.policy.dry_run)),
+        "iceberg/policy": MetadataValue.md(_policy_table(policy, outcomes, settings)),
+    }
+
+
+def health_measures(health: TableHealth) -> dict[str, int]:
+    """The measures that the health's tier has read, by their metadata keys."""
+    values = {key: getattr(health, name) for key, name in _MEASURES.items()}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _health_metadata(outcomes: Sequence[TableOutcome]) -> dict[str, MetadataValue]:
+    healths = [outcome.health for outcome in outcomes]
+    return {
+        "iceberg/health": MetadataValue.md(_health_table(outcomes)),
+        **_totals(healths),
+        **histogram_metadata(_bars(healths)),
+    }
+
+
+def _operation_metadata(outcomes: Sequence[TableOutcome], *, dry_run: bool) -> dict[str, MetadataValue]:
+    befores, afters = [outcome.before for outcome in outcomes], [outcome.after for outcome in outcomes]
+    return {
+        "iceberg/dry_run": MetadataValue.bool(dry_run),
+        "iceberg/results": MetadataValue.md(_results_table(outcomes)),
+        **_work([result for outcome in outcomes for result in outcome.results]),
+        **{f"{key}_before": value for key, value in _totals(befores).items()},
+        **{f"{key}_after": value for key, value in _totals(afters).items()},
+        **histogram_metadata(_bars(befores), _bars(afters)),
     }
 
 
 def _totals(healths: Sequence[TableHealth | None]) -> dict[str, MetadataValue]:
-    measured = [health for health in healths if health is not None]
-    totals: dict[str, MetadataValue] = {}
-    for name, measure in _MEASURES.items():
-        values = [value for health in measured if (value := measure(health)) is not None]
-        # A tier that does not read a measure must not plot a zero.
-        if values or not measured:
-            totals[f"iceberg/{name}"] = MetadataValue.int(sum(values))
-    return totals
+    measured = [health_measures(health) for health in healths if health is not None]
+    # A measure that the tier does not read must not plot a zero.
+    keys = [key for key in _MEASURES if not measured or any(key in measures for measures in measured)]
+    return {key: MetadataValue.int(sum(measures.get(key, 0) for measures in measured)) for key in keys}
 
 
 def _work(results: Sequence[MaintenanceResult]) -> dict[str, MetadataValue]:
@@ -106,9 +99,9 @@ def _work(results: Sequence[MaintenanceResult]) -> dict[str, MetadataValue]:
     }
     plans = [result.plan for result in results if result.status is MaintenanceStatus.PLANNED and result.plan]
     if plans:
-        metadata["iceberg/planned_files"] = MetadataValue.int(sum(plan.input_files for plan in plans))
-        metadata["iceberg/planned_bytes"] = MetadataValue.int(sum(plan.input_bytes for plan in plans))
-        metadata["iceberg/planned_snapshots"] = MetadataValue.int(sum(plan.snapshots for plan in plans))
+        planned = {"files": "input_files", "bytes": "input_bytes", "snapshots": "snapshots"}
+        for name, attribute in planned.items():
+            metadata[f"iceberg/planned_{name}"] = MetadataValue.int(sum(getattr(plan, attribute) for plan in plans))
     if statements := [redact(result.statement) for result in results if result.statement]:
         metadata["iceberg/statements"] = MetadataValue.md("\n\n".join(f"```sql\n{text}\n```" for text in statements))
     if overrides := sorted({guardrail.value for result in results for guardrail in result.overrides}):
@@ -186,10 +179,6 @@ def _policy_table(policy: EffectivePolicy, outcomes: Sequence[TableOutcome], rel
     return _markdown(("setting", "value", "decided by"), rows)
 
 
-def _bars(healths: Sequence[TableHealth | None]) -> Sequence[FileSizeBin]:
-    return add_bars([health.file_sizes for health in healths if health is not None])
-
-
 def _worst_first(outcomes: Sequence[TableOutcome]) -> list[TableOutcome]:
     return sorted(outcomes, key=lambda outcome: outcome.status is not MaintenanceStatus.FAILED)
 
@@ -214,15 +203,12 @@ def _cell(text: str) -> str:
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
-_WIDTH, _HEIGHT, _MARGIN = 640, 220, 30
-_BEFORE, _AFTER, _TEXT = "#9aa5b1", "#4f43dd", "#7b8794"
-_LABELS: Final = {"before": _BEFORE, "after": _AFTER}
-
-Bars = Sequence[FileSizeBin]
+def _bars(healths: Sequence[TableHealth | None]) -> Bars:
+    return add_bars([health.file_sizes for health in healths if health is not None])
 
 
 def add_bars(histograms: Sequence[Bars | None]) -> tuple[FileSizeBin, ...]:
-    """One histogram of several tables; those that were not measured are left out."""
+    """One histogram of several tables, without those that were not measured."""
     files: dict[int | None, list[int]] = {}
     for bar in (bar for bars in histograms if bars is not None for bar in bars):
         counted = files.setdefault(bar.upper_bytes, [0, 0])
@@ -232,13 +218,14 @@ def add_bars(histograms: Sequence[Bars | None]) -> tuple[FileSizeBin, ...]:
     return tuple(FileSizeBin(upper_bytes=edge, files=files[edge][0], total_bytes=files[edge][1]) for edge in edges)
 
 
-def draw_histogram(before: Bars, after: Bars | None = None) -> str:
-    """Markdown with a picture of how many data files have which size; empty when there is nothing to draw.
+def histogram_metadata(before: Bars, after: Bars | None = None) -> dict[str, MetadataValue]:
+    """The histogram as metadata, if there is one."""
+    picture = draw_histogram(before, after)
+    return {"iceberg/file_sizes": MetadataValue.md(picture)} if picture else {}
 
-    Args:
-        before: The files as they were, or as they are when there is only one state.
-        after: The files as they are now.
-    """
+
+def draw_histogram(before: Bars, after: Bars | None = None) -> str:
+    """Markdown with a histogram of data file sizes, of one state or two; empty if there is nothing to draw."""
     if not before:
         return ""
     series = {"before": before, "after": after} if after else {"after": before}
@@ -255,9 +242,9 @@ def _svg(series: dict[str, Bars]) -> str:
         width = slot * 0.7 / len(series)
         for place, bar in enumerate(bars):
             left = _MARGIN + place * slot + slot * 0.15 + order * width
-            shapes += _bar(left, width, bar.files, highest, _LABELS[label])
+            shapes += _bar(left, width, bar.files, highest, _COLOURS[label])
         if len(series) > 1:
-            shapes.append(_text(_WIDTH - _MARGIN - 90 + 70 * order, 14, label, _LABELS[label]))
+            shapes.append(_text(_WIDTH - _MARGIN - 90 + 70 * order, 14, label, _COLOURS[label]))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
         f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="11">{"".join(shapes)}</svg>'
@@ -266,15 +253,15 @@ def _svg(series: dict[str, Bars]) -> str:
 
 def _bar(left: float, width: float, files: int, highest: int, colour: str) -> list[str]:
     room = _HEIGHT - 3 * _MARGIN
-    # A bar that stands for something is always seen.
+    # The bar of a single file must be visible too.
     height = 0.0 if files == 0 else max(2.0, files / highest * room)
     top = _HEIGHT - _MARGIN - height
     shape = f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
     return [shape, _text(left + width / 2, top - 4, str(files), colour)] if files else []
 
 
-def _text(x: float, y: float, words: str, colour: str = _TEXT) -> str:
-    escaped = words.replace("&", "&amp;").replace("<", "&lt;")
+def _text(x: float, y: float, text: str, colour: str = _TEXT_COLOUR) -> str:
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;")
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="{colour}">{escaped}</text>'
 
 

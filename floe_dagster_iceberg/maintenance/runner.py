@@ -1,35 +1,25 @@
 """One operation over many tables, each by its own policy; a table that fails does not stop the others."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from logging import Logger
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
+from floe_dagster_iceberg import models
 from floe_dagster_iceberg.errors import FloeStorageError
-from floe_dagster_iceberg.maintenance.descriptions import describe_result
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySources
 from floe_dagster_iceberg.maintenance.table_selection import select_tables
-from floe_dagster_iceberg.models import (
-    HealthTier,
-    MaintenanceBudget,
-    MaintenanceOperation,
-    MaintenancePlan,
-    MaintenancePolicy,
-    MaintenanceResult,
-    MaintenanceStatus,
-    TableHealth,
-    TableIdentifier,
-)
+from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceResult, MaintenanceStatus, TableHealth
 from floe_dagster_iceberg.models.quantities import counted, format_bytes, format_duration
 from floe_dagster_iceberg.secrets import redact
 
 if TYPE_CHECKING:
-    # It brings PyIceberg and Arrow along, seconds that loading must not cost.
+    # It loads PyIceberg and Arrow, which takes seconds; loading definitions must not.
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
-# From the worst to the best that can be said of a table on which several operations ran.
+# The status of a table with several operations is the first of these.
 _BY_WEIGHT: Final = (
     MaintenanceStatus.FAILED,
     MaintenanceStatus.DONE,
@@ -38,16 +28,25 @@ _BY_WEIGHT: Final = (
 )
 
 
+_REASONS: Final = {
+    models.PlanReason.RECOMMENDED: "There is work to do.",
+    models.PlanReason.BELOW_THRESHOLD: "Nothing to do.",
+    models.PlanReason.MIN_INTERVAL: "Its last run is too recent.",
+    models.PlanReason.BUDGET_CAPPED: "It does not fit into what is left of the budget.",
+    models.PlanReason.BLOCKED: "Blocked.",
+}
+
+
 @dataclass(frozen=True)
 class TableOutcome:
     """The outcome of one table in a run.
 
     Attributes:
         table: Name of the table.
-        status: How it ended.
+        status: Status of the table.
         note: What was done, or why nothing was, in one sentence.
-        results: What each operation reports.
-        health: The table's state, if it was only measured.
+        results: Results of the operations.
+        health: The table's health, if it was only measured.
         policy: The policy that applied.
     """
 
@@ -60,31 +59,23 @@ class TableOutcome:
 
     @property
     def before(self) -> TableHealth | None:
-        """State of the table before the first operation."""
+        """Health before the first operation."""
         return next((result.before for result in self.results if result.before is not None), self.health)
 
     @property
     def after(self) -> TableHealth | None:
-        """State after the last operation that changed something, else the one before."""
+        """Health after the last operation that changed something, else the one before."""
         return next((result.after for result in reversed(self.results) if result.after is not None), self.before)
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    table: TableIdentifier
+    table: models.TableIdentifier
     policy: EffectivePolicy
 
 
 class MaintenanceRun:
-    """One asset's work in one run.
-
-    Args:
-        asset: Which one.
-        manager: The tables' manager.
-        maintenance: What does the work.
-        sources: Where the policy comes from.
-        log: Logger of the run.
-    """
+    """One run of a maintenance asset: its operation on every selected table."""
 
     def __init__(
         self,
@@ -99,38 +90,33 @@ class MaintenanceRun:
         self.policy = sources.resolve()
 
     def operate(self) -> list[TableOutcome]:
-        """Run the asset's operation on every table; what fails is an outcome like any other."""
+        """Run the asset's operation on every table."""
         candidates, outcomes = self._prepare()
         budget = _Budget(self.policy.policy.budget)
         ranked = self._ranked(candidates)
-        for number, candidate in enumerate(ranked, start=1):
-            spent = budget.spent_on
-            outcome = self._operate_on(candidate, budget) if spent is None else _skipped(candidate, spent)
-            budget.note(outcome)
-            self._log_outcome(f"{number} of {len(ranked)}", outcome)
-            outcomes.append(outcome)
-        return outcomes
+        return outcomes + self._for_each(ranked, lambda candidate: self._operate_on(candidate, budget))
 
-    def measure(self, tier: HealthTier) -> list[TableOutcome]:
+    def measure(self, tier: models.HealthTier) -> list[TableOutcome]:
         """Measure every table; nothing is changed."""
         candidates, outcomes = self._prepare()
-        for number, candidate in enumerate(candidates, start=1):
-            outcome = self._measure(candidate, tier)
-            self._log_outcome(f"{number} of {len(candidates)}", outcome)
-            outcomes.append(outcome)
-        return outcomes
+        return outcomes + self._for_each(candidates, lambda candidate: self._measure(candidate, tier))
 
     def restore(self) -> list[TableOutcome]:
         """Move the orphans in every table's quarantines back to where they were; with `dry_run` only count them."""
         candidates, outcomes = self._prepare()
+        return outcomes + self._for_each(candidates, self._restore)
+
+    def _for_each(
+        self, candidates: Sequence[_Candidate], work: Callable[[_Candidate], TableOutcome]
+    ) -> list[TableOutcome]:
+        outcomes = []
         for number, candidate in enumerate(candidates, start=1):
-            outcome = self._restore(candidate)
-            self._log_outcome(f"{number} of {len(candidates)}", outcome)
-            outcomes.append(outcome)
+            outcomes.append(work(candidate))
+            self._log_outcome(f"{number} of {len(candidates)}", outcomes[-1])
         return outcomes
 
     def _prepare(self) -> tuple[list[_Candidate], list[TableOutcome]]:
-        """The tables to work on, and the outcomes of those that need no work or cannot be worked on."""
+        """The tables to work on, and the outcomes of all others."""
         selected = select_tables(self._manager, self.policy.policy.tables)
         candidates = []
         outcomes = [
@@ -146,7 +132,7 @@ class MaintenanceRun:
         self._log.info(f"{self._asset}: {counted(len(candidates), 'table')} selected, {len(outcomes)} skipped.")
         return candidates, outcomes
 
-    def _prepare_table(self, table: TableIdentifier) -> _Candidate | TableOutcome:
+    def _prepare_table(self, table: models.TableIdentifier) -> _Candidate | TableOutcome:
         try:
             loaded = self._manager.load_table(table)
             policy = self._sources.resolve(table, loaded.properties)
@@ -162,15 +148,18 @@ class MaintenanceRun:
         return candidate
 
     def _operate_on(self, candidate: _Candidate, budget: "_Budget") -> TableOutcome:
+        if (spent := budget.spent_on) is not None:
+            return _skipped(candidate, spent)
         policy = candidate.policy.policy.model_copy(update={"budget": budget.left})
         results = [self._maintenance.execute(self._asset, candidate.table, policy)]
         if self._asset is MaintenanceOperation.COMPACTION and _has_deletes_to_rewrite(policy, results[0]):
             results.append(self._maintenance.execute(MaintenanceOperation.POSITION_DELETES, candidate.table, policy))
+        budget.count(results)
         status = min((result.status for result in results), key=_BY_WEIGHT.index)
-        note = " ".join(describe_result(result) for result in results if result.status is status)
+        note = " ".join(_describe_result(result) for result in results if result.status is status)
         return TableOutcome(str(candidate.table), status, note, results, policy=candidate.policy)
 
-    def _measure(self, candidate: _Candidate, tier: HealthTier) -> TableOutcome:
+    def _measure(self, candidate: _Candidate, tier: models.HealthTier) -> TableOutcome:
         try:
             health = self._maintenance.health(candidate.table, candidate.policy.policy, tier=tier)
         except FloeStorageError as error:
@@ -186,15 +175,12 @@ class MaintenanceRun:
             return _failed(table, error, candidate.policy)
         if not files:
             return _skipped(candidate, "No file is in quarantine.")
-        status, note = (
-            (MaintenanceStatus.PLANNED, f"{counted(files, 'file')} would move back from quarantine.")
-            if dry_run
-            else (MaintenanceStatus.DONE, f"{counted(files, 'file')} moved back from quarantine.")
-        )
+        status = MaintenanceStatus.PLANNED if dry_run else MaintenanceStatus.DONE
+        note = f"{counted(files, 'file')} {'would move' if dry_run else 'moved'} back from quarantine."
         return TableOutcome(str(table), status, note, policy=candidate.policy)
 
     def _ranked(self, candidates: Sequence[_Candidate]) -> Sequence[_Candidate]:
-        """Where bytes are limited, those first that lose the most files for each byte that is rewritten."""
+        """With a byte budget, the tables first that lose the most files for each byte that is rewritten."""
         if self._asset is not MaintenanceOperation.COMPACTION or self.policy.policy.budget.max_rewrite_bytes is None:
             return candidates
         return sorted(candidates, key=self._gain, reverse=True)
@@ -203,27 +189,23 @@ class MaintenanceRun:
         try:
             plan = self._maintenance.plan(MaintenanceOperation.COMPACTION, candidate.table, candidate.policy.policy)
         except FloeStorageError:
-            # The same error is reported when it is the table's turn.
+            # It is reported when the table is compacted.
             return 0.0
         return files_saved_per_mib(plan)
 
     def _log_outcome(self, progress: str, outcome: TableOutcome) -> None:
-        message = f"{self._asset}, {progress}: {outcome.table} {outcome.status}. {outcome.note}"
-        if outcome.status is MaintenanceStatus.FAILED:
-            self._log.error(message)
-        else:
-            self._log.info(message)
+        log = self._log.error if outcome.status is MaintenanceStatus.FAILED else self._log.info
+        log(f"{self._asset}, {progress}: {outcome.table} {outcome.status}. {outcome.note}")
 
 
 class _Budget:
     """What is left of the bytes and the time of a run."""
 
-    def __init__(self, budget: MaintenanceBudget) -> None:
+    def __init__(self, budget: models.MaintenanceBudget) -> None:
         self._given, self._rewritten, self._started = budget, 0, time.monotonic()
 
     @property
-    def left(self) -> MaintenanceBudget:
-        """What the next table may use."""
+    def left(self) -> models.MaintenanceBudget:
         given = self._given.max_rewrite_bytes
         return self._given.model_copy(
             update={"max_rewrite_bytes": None if given is None else max(1, given - self._rewritten)}
@@ -231,7 +213,7 @@ class _Budget:
 
     @property
     def spent_on(self) -> str | None:
-        """Why no further table is started, or None."""
+        """Why no further table is started, if so."""
         seconds, time_limit = time.monotonic() - self._started, self._given.max_duration
         if time_limit is not None and seconds >= time_limit.total_seconds():
             return f"The run's time of {format_duration(time_limit)} is used up; the next run continues."
@@ -240,24 +222,56 @@ class _Budget:
             return f"The run's budget of {format_bytes(given)} is used up; the next run continues."
         return None
 
-    def note(self, outcome: TableOutcome) -> None:
+    def count(self, results: Sequence[MaintenanceResult]) -> None:
         """Count what was rewritten, or would have been."""
-        for result in outcome.results:
-            planned = 0 if result.plan is None else result.plan.input_bytes
+        for result in results:
             if result.status is MaintenanceStatus.DONE and result.files_added:
                 self._rewritten += result.bytes_removed
             elif result.status is MaintenanceStatus.PLANNED and result.operation is MaintenanceOperation.COMPACTION:
-                self._rewritten += planned
+                self._rewritten += 0 if result.plan is None else result.plan.input_bytes
 
 
-def _has_deletes_to_rewrite(policy: MaintenancePolicy, compacted: MaintenanceResult) -> bool:
-    # Compaction has just measured the table; most have no delete files, and need no second look.
+def _describe_result(result: MaintenanceResult) -> str:
+    """What an operation did, would do, or why it did nothing."""
+    match result.status:
+        case MaintenanceStatus.FAILED:
+            return redact(str(result.error))
+        case MaintenanceStatus.SKIPPED | MaintenanceStatus.PLANNED:
+            plan = result.plan
+            return (
+                "Nothing to do." if plan is None else redact(plan.blocked_by or plan.summary or _REASONS[plan.reason])
+            )
+        case MaintenanceStatus.DONE:
+            return _describe_work(result)
+        case _:
+            assert_never(result.status)
+
+
+def _describe_work(result: MaintenanceResult) -> str:
+    removed = f"{counted(result.files_removed, 'file')} ({format_bytes(result.bytes_removed)})"
+    match result.operation:
+        case MaintenanceOperation.SNAPSHOT_EXPIRY:
+            return f"{counted(result.snapshots_expired, 'snapshot')} expired, {removed} deleted."
+        case MaintenanceOperation.ORPHAN_FILES:
+            return f"{removed} moved to quarantine or deleted from it."
+        case MaintenanceOperation.MANIFESTS:
+            return f"{counted(result.files_removed, 'manifest')} became {result.files_added:,}."
+        case MaintenanceOperation.COMPACTION | MaintenanceOperation.POSITION_DELETES:
+            return f"{removed} became {result.files_added:,} ({format_bytes(result.bytes_added)})."
+        case MaintenanceOperation.TABLE_HEALTH:
+            raise AssertionError("a measurement has no result")
+        case _:
+            assert_never(result.operation)
+
+
+def _has_deletes_to_rewrite(policy: models.MaintenancePolicy, compacted: MaintenanceResult) -> bool:
+    # Compaction has just measured the table, and most tables have no delete files.
     health = compacted.after or compacted.before
     return policy.compaction.rewrite_position_deletes and health is not None and health.delete_files > 0
 
 
-def files_saved_per_mib(plan: MaintenancePlan) -> float:
-    """Files that compaction would save for each MiB it rewrites; 0 when it would do nothing."""
+def files_saved_per_mib(plan: models.MaintenancePlan) -> float:
+    """Files that compaction would save for each MiB it rewrites; 0 if there is nothing to do."""
     if not plan.is_actionable:
         return 0.0
     return (plan.input_files - plan.output_files) / max(plan.input_bytes / 2**20, 1e-6)
@@ -267,6 +281,8 @@ def _skipped(candidate: _Candidate, reason: str) -> TableOutcome:
     return TableOutcome(str(candidate.table), MaintenanceStatus.SKIPPED, reason, policy=candidate.policy)
 
 
-def _failed(table: TableIdentifier, error: FloeStorageError, policy: EffectivePolicy | None = None) -> TableOutcome:
+def _failed(
+    table: models.TableIdentifier, error: FloeStorageError, policy: EffectivePolicy | None = None
+) -> TableOutcome:
     note = redact(f"{type(error).__name__}: {error}")
     return TableOutcome(str(table), MaintenanceStatus.FAILED, note, policy=policy)

@@ -17,6 +17,7 @@ from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, Schedu
 from floe_dagster_iceberg.models import MaintenanceBudget, MaintenanceOperation
 
 OPERATION_TAG: Final = "floe/maintenance"
+SENSOR: Final = f"{GROUP}_compact_unhealthy_tables"
 _UNFINISHED: Final = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -32,11 +33,7 @@ def job_name(which: MaintenanceOperation) -> str:
 
 
 def build_jobs(tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = None) -> dict[MaintenanceOperation, Any]:
-    """A job for each maintenance asset.
-
-    Args:
-        tags: Tags of each job's runs, such as the size of their pods.
-    """
+    """Build a job for each maintenance asset, with tags for its runs."""
     return {
         which: dg.define_asset_job(
             job_name(which),
@@ -51,7 +48,7 @@ def build_jobs(tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = N
 def build_schedules(
     jobs: Mapping[MaintenanceOperation, Any], settings: Mapping[MaintenanceOperation, ScheduleSettings]
 ) -> Sequence[dg.ScheduleDefinition]:
-    """A schedule for each job.
+    """Build a schedule for each job.
 
     Raises:
         ValidationError: A cron schedule is not valid.
@@ -60,7 +57,7 @@ def build_schedules(
 
 
 def unfinished_run_id(instance: dg.DagsterInstance, which: MaintenanceOperation) -> str | None:
-    """A queued or running run of the asset's job, if there is one."""
+    """A queued or running run of the asset's job, if any."""
     filters = dg.RunsFilter(job_name=job_name(which), statuses=list(_UNFINISHED))
     return next((record.dagster_run.run_id for record in instance.get_run_records(filters, limit=1)), None)
 
@@ -88,21 +85,9 @@ def _build_schedule(which: MaintenanceOperation, job: Any, settings: ScheduleSet
         ) from error
 
 
-SENSOR: Final = f"{GROUP}_compact_unhealthy_tables"
-
-
 @dataclass(frozen=True)
 class LatestCheck:
-    """The latest result of a health check.
-
-    Attributes:
-        check: The check.
-        evaluation: Id of the evaluation.
-        needs_compaction: Whether it failed and recommends compaction.
-        table: The table.
-        gain: Files that compaction saves for each MiB it rewrites.
-        rewrite_bytes: Bytes that compaction rewrites.
-    """
+    """The latest result of a health check, with the files that compaction saves per MiB (`gain`)."""
 
     check: str
     evaluation: str
@@ -117,15 +102,9 @@ def build_compaction_sensor(
 ) -> dg.SensorDefinition:
     """Build a sensor that requests compaction of exactly the tables that failed checks name.
 
-    An episode begins with a failed check and ends with a passed one. Compaction is requested
-    once in it, when no other compaction is queued or running. Tables are ranked by the files
-    that each rewritten byte saves; what goes beyond the budget waits for the next evaluation.
-
-    Args:
-        checks: Health checks to watch.
-        job: The compaction job.
-        budget: How much one run may rewrite.
-        settings: How often it runs, and whether it runs by default.
+    From a failed check to the next passed one, compaction is requested once, when no other
+    compaction is queued or running. Tables are ranked by the files that each rewritten byte
+    saves; what exceeds the budget waits for the next evaluation.
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -157,7 +136,7 @@ def choose(waiting: Sequence[LatestCheck], budget: MaintenanceBudget) -> list[La
     chosen: list[LatestCheck] = []
     left = budget.max_rewrite_bytes
     for each in sorted(waiting, key=lambda each: (-each.gain, each.check)):
-        # A table beyond the whole budget would wait for ever; its run does as much as fits.
+        # A table beyond the whole budget would wait forever; its run does as much as fits.
         if left is None or not chosen or each.rewrite_bytes <= left:
             chosen.append(each)
             left = None if left is None else left - each.rewrite_bytes
@@ -169,26 +148,23 @@ def _read_latest_checks(instance: dg.DagsterInstance, checks: Sequence[dg.AssetC
         record = instance.get_latest_asset_check_evaluation_record(check)
         evaluation = None if record is None else record.evaluation
         if record is None or not isinstance(evaluation, dg.AssetCheckEvaluation):
-            # Never run, or being run right now: nothing new is known.
+            # It never ran, or is running.
             continue
-        said = {key: value.value for key, value in evaluation.metadata.items()}
-        if not evaluation.passed and "iceberg/remedies" not in said:
-            # The table could not be looked at.
+        metadata: dict[str, Any] = {key: value.value for key, value in evaluation.metadata.items()}
+        if not evaluation.passed and "iceberg/remedies" not in metadata:
+            # The table could not be read.
             continue
         name = check.to_user_string()
-        remedies: Any = said.get("iceberg/remedies", [])
-        if evaluation.passed or MaintenanceOperation.COMPACTION.value not in remedies:
+        if evaluation.passed or MaintenanceOperation.COMPACTION.value not in metadata["iceberg/remedies"]:
             yield LatestCheck(name, str(record.id), needs_compaction=False)
             continue
-        gain: Any = said["iceberg/compaction_gain"]
-        rewrite_bytes: Any = said["iceberg/compaction_bytes"]
         yield LatestCheck(
             name,
             str(record.id),
             needs_compaction=True,
-            table=str(said["dagster/table_name"]),
-            gain=float(gain),
-            rewrite_bytes=int(rewrite_bytes),
+            table=metadata["dagster/table_name"],
+            gain=metadata["iceberg/compaction_gain"],
+            rewrite_bytes=metadata["iceberg/compaction_bytes"],
         )
 
 

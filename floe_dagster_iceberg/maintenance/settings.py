@@ -1,4 +1,4 @@
-"""Maintenance settings: of the artifacts (policy, schedules, sensor, pod sizes), and of a single run."""
+"""Maintenance settings of the artifacts (policy, schedules, sensor, pod sizes), and the config of a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +14,15 @@ from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.maintenance.policy import PolicySources
 from floe_dagster_iceberg.models import HealthTier, MaintenanceEngine, MaintenanceOperation, MaintenancePolicy
 from floe_dagster_iceberg.models.base import FrozenModel
-from floe_dagster_iceberg.models.faults import unknown_name
+from floe_dagster_iceberg.models.field_errors import unknown_name
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
 
 _PATH: Final = "plugins.orchestrator.config.maintenance"
-
-
 # Position deletes have no asset of their own: compaction rewrites them.
 MAINTENANCE_ASSETS: Final[tuple[MaintenanceOperation, ...]] = tuple(
     operation for operation in MaintenanceOperation if operation is not MaintenanceOperation.POSITION_DELETES
 )
-# One after the other in the night, the costly and the irreversible ones on Sundays only.
+# One after the other at night, the costly and the irreversible ones only on Sundays.
 DEFAULT_CRONS: Final = {
     MaintenanceOperation.TABLE_HEALTH: "0 1 * * *",
     MaintenanceOperation.COMPACTION: "0 2 * * *",
@@ -46,7 +44,7 @@ TimeZone = Annotated[str, AfterValidator(_known_timezone)]
 
 
 class ScheduleSettings(FrozenModel):
-    """When an operation runs by itself, and where."""
+    """Schedule and pod size of an operation."""
 
     cron: str | None = Field(default=None, min_length=1, description="Cron schedule; the package's if not given.")
     timezone: TimeZone | None = Field(default=None, description="Time zone of the cron schedule.")
@@ -73,13 +71,7 @@ _KNOWN: Final = tuple(dict.fromkeys((*_General.model_fields, *MAINTENANCE_ASSETS
 
 @dataclass(frozen=True)
 class MaintenanceSettings:
-    """The `maintenance` settings of the artifacts, taken apart.
-
-    Attributes:
-        policy: Values of `MaintenancePolicy`, nested like it, not validated yet.
-        schedules: When each asset is materialized by itself.
-        sensor: The sensor.
-    """
+    """The `maintenance` settings of the artifacts; the policy's values are nested and not validated yet."""
 
     policy: Mapping[str, Any] = field(default_factory=dict)
     schedules: Mapping[MaintenanceOperation, ScheduleSettings] = field(
@@ -126,7 +118,7 @@ def _complete(asset: MaintenanceOperation, own: ScheduleSettings, general: _Gene
 
 
 def _pop_section(settings: dict[str, Any], asset: MaintenanceOperation) -> tuple[str, dict[str, Any]]:
-    """The section of an asset, and the name it goes by."""
+    """The section of an asset, and its name."""
     names = [name for name in dict.fromkeys((asset.value, asset.policy_section)) if name in settings]
     if len(names) > 1:
         raise ValidationError(f"{_PATH} has both '{names[0]}' and '{names[1]}', which are the same. Keep one.")
@@ -137,7 +129,7 @@ def _pop_section(settings: dict[str, Any], asset: MaintenanceOperation) -> tuple
 
 
 def _policy_names(asset: MaintenanceOperation) -> list[str]:
-    """Names of what the policy says about an asset; it says nothing about looking at tables."""
+    """Names of an asset's policy settings; measuring tables has none."""
     section = MaintenancePolicy.model_fields.get(asset.policy_section)
     kind = None if section is None else section.annotation
     return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, OperationPolicy) else []
@@ -181,7 +173,7 @@ class MaintenanceConfig(Config):
     )
 
     def apply_to(self, sources: PolicySources) -> PolicySources:
-        """The sources of the policy with this run's values on top."""
+        """The policy's sources with this run's values."""
         return sources.with_run(
             tables=tuple(self.tables) or None,
             dry_run=self.dry_run,
@@ -199,7 +191,6 @@ class HealthConfig(MaintenanceConfig):
 
     @property
     def health_tier(self) -> HealthTier:
-        """The tier to measure."""
         return HealthTier(self.tier.value)
 
 

@@ -1,4 +1,4 @@
-"""Plans carried out by Spark's procedures."""
+"""Execution of plans by Spark's procedures."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -13,40 +13,31 @@ from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation,
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.spark.procedures import ProcedureResult, SparkProcedures, SparkProvider
 from floe_dagster_iceberg.table.commit.commit import CommitBudget
-from floe_dagster_iceberg.table.maintenance.compaction_plan import to_group_limits
 from floe_dagster_iceberg.table.maintenance.expire_files import delete_old_metadata, to_retention
 from floe_dagster_iceberg.table.maintenance.expiry import ExpiryPlan, Retention, plan_expiry
 from floe_dagster_iceberg.table.maintenance.last_run import bytes_added_since, last_run_property
-from floe_dagster_iceberg.table.names import table_name, to_identifier
+from floe_dagster_iceberg.table.names import table_name
 
 T = TypeVar("T")
 
 
 class SparkRun:
-    """One task, by Spark.
-
-    Args:
-        task: The task; its table is refreshed in place.
-        provider: Returns the session.
-        budget: How often to try against other writers.
-        progress: Called with a line of text about what Spark begins, and what it has done.
-        snapshot_properties: Kept in every snapshot that is made; through Spark Connect none can be.
-    """
+    """One task on Spark; its table is refreshed in place. Spark Connect keeps no snapshot properties."""
 
     def __init__(
         self,
         task: Task,
         provider: SparkProvider,
         budget: CommitBudget,
-        progress: Callable[[str], None] | None = None,
-        snapshot_properties: Mapping[str, str] | None = None,
+        progress: Callable[[str], None] | None,
+        snapshot_properties: Mapping[str, str],
     ) -> None:
         self._task, self._table, self._budget, self._progress = task, task.table, budget, progress
-        self._identifier = to_identifier(task.table)
+        self._identifier = task.identifier
         self._procedures = SparkProcedures(provider(), task.table.catalog.name, snapshot_properties)
 
     def run(self, plan: MaintenancePlan) -> MaintenanceResult:
-        """Carry out a plan.
+        """Execute a plan.
 
         Raises:
             CommitConflictError: Other writers won more often than the budget allows; nothing was changed.
@@ -67,51 +58,51 @@ class SparkRun:
                 assert_never(self._task.operation)
 
     def find_orphans(self, *, older_than: datetime) -> list[str]:
-        """Where Spark sees orphans."""
+        """Locations of the orphans that Spark finds."""
         return self._procedures.find_orphan_files(self._identifier, older_than=older_than)
 
     def _compact(self) -> MaintenanceResult:
         policy, table = self._task.policy.compaction, self._table
-        row_filter, before = to_group_limits(table, policy).row_filter, table.metadata
-        answer = self._retry(
+        row_filter, before = self._task.limits.row_filter, table.metadata
+        output = self._retry(
             lambda: self._procedures.rewrite_data_files(
                 self._identifier, policy, schema=table.schema(), row_filter=row_filter
             )
         )
-        if failed := answer.count("failed_data_files_count"):
+        if failed := output.count("failed_data_files_count"):
             raise CompactionError(
                 f"Spark could not rewrite {failed} files of '{self._identifier}'. Its log has the cause; what it "
                 "committed stays.",
                 table=self._identifier,
             )
         return self._result(
-            answer,
-            files_removed=answer.count("rewritten_data_files_count"),
-            bytes_removed=answer.count("rewritten_bytes_count"),
-            files_added=answer.count("added_data_files_count"),
+            output,
+            files_removed=output.count("rewritten_data_files_count"),
+            bytes_removed=output.count("rewritten_bytes_count"),
+            files_added=output.count("added_data_files_count"),
             bytes_added=bytes_added_since(before, table.metadata, MaintenanceOperation.COMPACTION),
         )
 
     def _rewrite_deletes(self) -> MaintenanceResult:
         policy = self._task.policy.compaction
-        answer = self._retry(lambda: self._procedures.rewrite_position_delete_files(self._identifier, policy))
+        output = self._retry(lambda: self._procedures.rewrite_position_delete_files(self._identifier, policy))
         return self._result(
-            answer,
-            files_removed=answer.count("rewritten_delete_files_count"),
-            bytes_removed=answer.count("rewritten_bytes_count"),
-            files_added=answer.count("added_delete_files_count"),
-            bytes_added=answer.count("added_bytes_count"),
+            output,
+            files_removed=output.count("rewritten_delete_files_count"),
+            bytes_removed=output.count("rewritten_bytes_count"),
+            files_added=output.count("added_delete_files_count"),
+            bytes_added=output.count("added_bytes_count"),
         )
 
     def _rewrite_manifests(self) -> MaintenanceResult:
         before = _manifest_bytes(self._table)
-        answer = self._retry(lambda: self._procedures.rewrite_manifests(self._identifier))
+        output = self._retry(lambda: self._procedures.rewrite_manifests(self._identifier))
         after = _manifest_bytes(self._table)
         return self._result(
-            answer,
-            files_removed=answer.count("rewritten_manifests_count"),
+            output,
+            files_removed=output.count("rewritten_manifests_count"),
             bytes_removed=sum(size for path, size in before.items() if path not in after),
-            files_added=answer.count("added_manifests_count"),
+            files_added=output.count("added_manifests_count"),
             bytes_added=sum(size for path, size in after.items() if path not in before),
         )
 
@@ -122,16 +113,16 @@ class SparkRun:
         # The metadata gets smaller with each batch, so the loop ends.
         while True:
             try:
-                batch, answer = self._retry(lambda: self._expire_batch(retention))
+                batch, output = self._retry(lambda: self._expire_batch(retention))
             except CommitConflictError:
                 if not expired:
                     raise
-                # What has expired stays expired; the rest is for the next run.
+                # The expired snapshots stay expired; the next run continues.
                 break
             gone = batch.expired_from(table.metadata)
-            if answer is None or not (gone or batch.refs):
+            if output is None or not (gone or batch.refs):
                 break
-            expired, deleted, statement = expired + gone, deleted + answer.total("deleted_"), answer.statement
+            expired, deleted, statement = expired + gone, deleted + output.total("deleted_"), output.statement
             self._log(f"{expired} snapshots expired, {deleted} files deleted")
             if batch.is_complete:
                 break
@@ -144,23 +135,23 @@ class SparkRun:
             MaintenanceEngine.SPARK,
             done=bool(expired or old.files),
             files_removed=deleted + old.files,
-            # The procedure reports no bytes. Those of the plan are right if it deleted as many files.
+            # The procedure reports no bytes. The plan's are right if it deleted as many files.
             bytes_removed=plan.input_bytes if as_planned else old.total_bytes,
             snapshots_expired=expired,
             statement=statement,
         )
 
-    def _result(self, answer: ProcedureResult, *, files_removed: int, **work: Any) -> MaintenanceResult:
+    def _result(self, output: ProcedureAnswer, *, files_removed: int, **work: Any) -> MaintenanceResult:
         return self._task.result(
             MaintenanceEngine.SPARK,
             done=bool(files_removed),
-            statement=answer.statement,
+            statement=output.statement,
             files_removed=files_removed,
             **work,
         )
 
-    def _expire_batch(self, retention: Retention) -> tuple[ExpiryPlan, ProcedureResult | None]:
-        """Plan on what the table is now, and expire that."""
+    def _expire_batch(self, retention: Retention) -> tuple[ExpiryPlan, ProcedureAnswer | None]:
+        """Plan on the table's current metadata, and expire those snapshots."""
         most = self._task.policy.expiry.max_snapshots_per_commit
         batch = plan_expiry(self._table.metadata, retention, max_snapshots=most)
         if not batch.has_work:
@@ -168,22 +159,23 @@ class SparkRun:
         return batch, self._procedures.expire_snapshots(self._identifier, batch.snapshot_ids)
 
     def _retry(self, call: Callable[[], T]) -> T:
-        """Call again when another writer committed first, with the table as it is then."""
-        for attempt in range(1, self._budget.retries + 2):
+        """Call again, with the refreshed table, when another writer committed first."""
+        retries = self._budget.retries
+        while True:
             try:
-                answer = call()
+                result = call()
             except CommitConflictError:
-                if attempt > self._budget.retries:
+                if not retries:
                     raise
+                retries -= 1
                 self._refresh()
-                continue
-            self._refresh()
-            return answer
-        raise AssertionError("the last attempt returns or raises")
+            else:
+                self._refresh()
+                return result
 
-    def _log(self, words: str) -> None:
+    def _log(self, line: str) -> None:
         if self._progress is not None:
-            self._progress(words)
+            self._progress(line)
 
     def _refresh(self) -> None:
         with translate_errors(self._table.catalog.name, table=table_name(self._table)):

@@ -1,4 +1,4 @@
-"""Which tables a run is about, and which tables share their locations."""
+"""Selection of tables by globs, and tables with overlapping locations."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from floe_dagster_iceberg.errors import FloeStorageError, ScanError
 from floe_dagster_iceberg.models import TableIdentifier
 
 if TYPE_CHECKING:
-    # It brings PyIceberg and Arrow along, seconds that loading must not cost.
+    # They load PyIceberg and Arrow, which takes seconds; loading definitions must not.
     from pyiceberg.table import Table
 
     from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -33,9 +33,9 @@ class SelectedTables:
 
 
 def select_tables(manager: "IcebergTableManager", globs: Sequence[str]) -> SelectedTables:
-    """Find the tables that match any of the globs; `*` also stands for the dots of nested namespaces.
+    """Find the tables that match any of the globs; `*` also matches the dots of nested namespaces.
 
-    Only namespaces that can hold a match are listed, and a table named in full is not searched for.
+    Only namespaces that can hold a match are listed; a full table name is looked up without listing.
     """
     names = {glob for glob in globs if _WILDCARD.search(glob) is None}
     patterns = [glob for glob in globs if glob not in names]
@@ -51,7 +51,7 @@ def _exists(manager: "IcebergTableManager", name: str) -> bool:
     try:
         return manager.table_exists(name)
     except ScanError:
-        # The catalog has it; the error is reported when it is the table's turn, and does not stop the others.
+        # The catalog has it; the error is reported with this table, and does not stop the others.
         return True
 
 
@@ -61,7 +61,7 @@ def _tables(manager: "IcebergTableManager", patterns: Sequence[str], parent: str
             continue
         for name in manager.list_tables(namespace):
             if any(fnmatchcase(f"{namespace}.{name}", pattern) for pattern in patterns):
-                # A name that another tool chose may break our rules; the catalog knows it all the same.
+                # Another tool may have chosen a name that breaks our rules.
                 yield TableIdentifier.model_construct(namespace=namespace, name=name)
         yield from _tables(manager, patterns, namespace)
 
@@ -72,15 +72,15 @@ def _may_hold(namespace: str, pattern: str) -> bool:
     return inside.startswith(fixed) or fixed.startswith(inside)
 
 
-# Properties by which a table keeps files outside its location.
+# Properties that put files of a table outside its location.
 _PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 
 
 class TableLocations:
     """Where all tables of a catalog keep their files.
 
-    The catalog is asked once. A table that is created later does not matter: its files are
-    too young to count as orphans.
+    The catalog is listed once. Tables created later do not matter: their files are too young
+    to count as orphans.
     """
 
     def __init__(self, manager: "IcebergTableManager") -> None:
@@ -103,7 +103,7 @@ class TableLocations:
             try:
                 table = self._manager.load_table(identifier)
             except FloeStorageError:
-                # A broken table must not stop the others; its metadata files show when it lies below them.
+                # A broken table must not stop the others; its metadata files reveal it if it lies below them.
                 continue
             yield str(identifier), table.location()
             yield from ((str(identifier), table.properties[path]) for path in _PATHS if path in table.properties)

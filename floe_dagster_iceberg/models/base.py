@@ -1,4 +1,4 @@
-"""What every model has in common: frozen, closed, comparable by value."""
+"""The base of all models: frozen, closed, comparable by value."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, TypeVar
@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 T = TypeVar("T")
 
 Items = Annotated[Sequence[T], AfterValidator(tuple)]
-"""Any sequence when given, always a tuple when kept: a frozen model must not hold a list that can grow."""
+"""Any sequence as input, stored as a tuple: a frozen model must not hold a list."""
 
 
 class FrozenModel(BaseModel):
@@ -18,7 +18,7 @@ class FrozenModel(BaseModel):
 
 
 def first_duplicate(values: Iterable[T]) -> T | None:
-    """Return the first value that was there before, or None."""
+    """The first value that repeats an earlier one, if any."""
     seen = set()
     for value in values:
         if value in seen:

@@ -42,13 +42,13 @@ class IcebergTableManagerConfig(FrozenModel):
         default=1.0, ge=0.1, le=30, description="Wait before the first retry; it doubles with each further one."
     )
     default_retention_days: int = Field(
-        default=7, ge=1, le=365, description="Age in days at which snapshots expire unless the call says otherwise."
+        default=7, ge=1, le=365, description="Age in days at which snapshots expire, unless the call sets one."
     )
     min_snapshots_to_keep: int = Field(
         default=10, ge=1, le=100, description="Newest snapshots that never expire, whatever their age."
     )
     default_commit_strategy: CommitStrategy = Field(
-        default=CommitStrategy.FAST_APPEND, description="How writes treat manifests unless they say otherwise."
+        default=CommitStrategy.FAST_APPEND, description="How writes treat manifests, unless they set it."
     )
     stale_table_recovery_mode: StaleTableRecoveryMode = Field(
         default=StaleTableRecoveryMode.STRICT,

@@ -1,4 +1,4 @@
-"""How a table's schema shall change."""
+"""Changes to a table's schema."""
 
 from enum import StrEnum
 from typing import Final, Self
@@ -22,7 +22,7 @@ class SchemaChangeType(StrEnum):
     UPDATE_DOC = "update_doc"
 
 
-# Per kind of change: the arguments it needs, then those it may have besides.
+# By kind of change: its required arguments, then its optional ones.
 _ARGUMENTS: Final[dict[SchemaChangeType, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     SchemaChangeType.ADD_COLUMN: (("new_type",), ("new_doc", "precision", "scale", "length")),
     SchemaChangeType.RENAME_COLUMN: (("new_name",), ()),
@@ -32,18 +32,14 @@ _ARGUMENTS: Final[dict[SchemaChangeType, tuple[tuple[str, ...], tuple[str, ...]]
     SchemaChangeType.DELETE_COLUMN: ((), ()),
     SchemaChangeType.UPDATE_DOC: (("new_doc",), ()),
 }
-
-
 _ALL_ARGUMENTS: Final = ("new_type", "new_name", "new_doc", "precision", "scale", "length")
-
-
 _INCOMPATIBLE: Final = frozenset({SchemaChangeType.DELETE_COLUMN, SchemaChangeType.MAKE_REQUIRED})
 
 
 class SchemaChange(FrozenModel):
     """One change to one column.
 
-    A new column is always optional: rows that are there already have no value for it.
+    A new column is always optional, because existing rows have no value for it.
     """
 
     change_type: SchemaChangeType = Field(description="What happens to the column.")
@@ -73,16 +69,16 @@ class SchemaChange(FrozenModel):
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The column name split at its dots, the form PyIceberg's schema update takes."""
+        """The column name in parts, as PyIceberg's schema update takes it."""
         return tuple(self.column_name.split("."))
 
     @property
     def is_incompatible(self) -> bool:
-        """Whether the change can break readers or writers that know the table as it is."""
+        """Whether the change can break existing readers or writers."""
         return self.change_type in _INCOMPATIBLE
 
     def to_pyiceberg_type(self) -> IcebergType | None:
-        """Return `new_type` as PyIceberg knows it, or None for changes without a type."""
+        """`new_type` as a PyIceberg type; None for changes without a type."""
         if self.new_type is None:
             return None
         try:

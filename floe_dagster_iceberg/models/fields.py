@@ -1,4 +1,4 @@
-"""Types of a table's columns, and the fields that carry them."""
+"""Columns of a table and their types."""
 
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self, TypeAlias
@@ -30,7 +30,7 @@ class FieldType(StrEnum):
     BINARY = "binary"
 
 
-# Decimal and fixed are absent: they need arguments, so no single PyIceberg value stands for them.
+# Decimal and fixed are absent: their PyIceberg types need arguments.
 _PLAIN_TYPES: Final[dict[FieldType, iceberg.PrimitiveType]] = {
     FieldType.BOOLEAN: iceberg.BooleanType(),
     FieldType.INT: iceberg.IntegerType(),
@@ -61,7 +61,7 @@ class DecimalOf(FrozenModel):
         return self
 
     def to_pyiceberg_type(self) -> iceberg.DecimalType:
-        """Return the same type as PyIceberg knows it."""
+        """Convert to a PyIceberg type."""
         return _to_decimal(self.precision, self.scale)
 
 
@@ -72,7 +72,7 @@ class FixedOf(FrozenModel):
     length: int = Field(ge=1, description="Length of every value in bytes.")
 
     def to_pyiceberg_type(self) -> iceberg.FixedType:
-        """Return the same type as PyIceberg knows it."""
+        """Convert to a PyIceberg type."""
         return _to_fixed(self.length)
 
 
@@ -83,7 +83,7 @@ class StructOf(FrozenModel):
     fields: Items["SchemaField"] = Field(min_length=1, description="The fields, in order.")
 
     def to_pyiceberg_type(self) -> iceberg.StructType:
-        """Return the same type as PyIceberg knows it."""
+        """Convert to a PyIceberg type."""
         return iceberg.StructType(*(field.to_pyiceberg_field() for field in self.fields))
 
 
@@ -96,7 +96,7 @@ class ListOf(FrozenModel):
     element_required: bool = Field(default=False, description="Whether an element may never be null.")
 
     def to_pyiceberg_type(self) -> iceberg.ListType:
-        """Return the same type as PyIceberg knows it."""
+        """Convert to a PyIceberg type."""
         return iceberg.ListType(
             element_id=self.element_id,
             element=to_pyiceberg_type(self.element),
@@ -115,7 +115,7 @@ class MapOf(FrozenModel):
     value_required: bool = Field(default=False, description="Whether a value may never be null.")
 
     def to_pyiceberg_type(self) -> iceberg.MapType:
-        """Return the same type as PyIceberg knows it."""
+        """Convert to a PyIceberg type."""
         return iceberg.MapType(
             key_id=self.key_id,
             key_type=to_pyiceberg_type(self.key),
@@ -139,13 +139,13 @@ def _check_element(
 
 
 ColumnType: TypeAlias = FieldType | Annotated[NestedType, Field(discriminator="type")]
-"""What a column may be."""
+"""Type of a column."""
 
 ElementType: TypeAlias = Annotated[
     FieldType | Annotated[DecimalOf | FixedOf | NestedType, Field(discriminator="type")],
     AfterValidator(_check_element),
 ]
-"""What an element, key or value may be: types with arguments carry them here, having no field to keep them."""
+"""Type of an element, key or value, which has no field to hold the arguments of decimal and fixed."""
 
 
 class SchemaField(FrozenModel):
@@ -169,7 +169,7 @@ class SchemaField(FrozenModel):
         return self
 
     def to_pyiceberg_field(self) -> iceberg.NestedField:
-        """Return the same field as PyIceberg knows it, id kept."""
+        """Convert to a PyIceberg field with the same id."""
         try:
             iceberg_type = to_pyiceberg_type(
                 self.field_type, precision=self.precision, scale=self.scale, length=self.length
@@ -182,10 +182,10 @@ class SchemaField(FrozenModel):
 
     @classmethod
     def from_pyiceberg_field(cls, field: iceberg.NestedField) -> Self:
-        """Read a PyIceberg field, id kept.
+        """Convert from a PyIceberg field with the same id.
 
         Raises:
-            ValueError: The type is none of `FieldType`, struct, list or map.
+            ValueError: The type is not supported.
         """
         field_type = _element_from_pyiceberg(field.field_type, column=field.name)
         arguments: dict[str, int] = {}
@@ -211,10 +211,10 @@ def to_pyiceberg_type(
     scale: int | None = None,
     length: int | None = None,
 ) -> iceberg.IcebergType:
-    """Return the type as PyIceberg knows it.
+    """Convert to a PyIceberg type.
 
     Raises:
-        ValueError: An argument that the type needs is missing or out of bounds, or one it does not take is given.
+        ValueError: An argument is missing, out of bounds, or not one of the type's.
     """
     if field_type is not FieldType.DECIMAL and (precision is not None or scale is not None):
         raise ValueError("only decimal takes precision and scale; leave them out")

@@ -1,4 +1,4 @@
-"""How a table is named."""
+"""Names of tables."""
 
 import re
 from typing import Annotated, Final, Self
@@ -46,7 +46,7 @@ class TableIdentifier(FrozenModel):
 
     @classmethod
     def from_string(cls, identifier: str) -> Self:
-        """Read 'namespace.table', where the namespace may have several parts.
+        """Parse 'namespace.table', where the namespace may have several parts.
 
         Raises:
             ValueError: The text has no namespace, or a part breaks the naming rule.
@@ -65,5 +65,5 @@ class TableIdentifier(FrozenModel):
 
     @property
     def as_tuple(self) -> tuple[str, ...]:
-        """Namespace levels and name, the form PyIceberg's catalogs take."""
+        """Namespace levels and name, as PyIceberg's catalogs take them."""
         return (*self.namespace_parts, self.name)

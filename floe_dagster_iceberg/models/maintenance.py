@@ -1,4 +1,4 @@
-"""How small files are merged into larger ones."""
+"""Maintenance operations, and the policies that decide about them."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -12,15 +12,14 @@ from floe_dagster_iceberg.models.quantities import Duration, SizeInBytes, SizesI
 from floe_dagster_iceberg.models.writing import ColumnName, RowFilter
 
 MIB: Final = 1024 * 1024
-
-
 MIN_TARGET_FILE_SIZE_BYTES: Final = MIB
-
-
 MAX_TARGET_FILE_SIZE_BYTES: Final = 1024 * MIB
-
-
 DEFAULT_TARGET_FILE_SIZE_BYTES: Final = 128 * MIB
+MIN_EXPIRY_AGE: Final = timedelta(days=1)
+MIN_ORPHAN_AGE: Final = timedelta(days=3)
+MAX_ORPHAN_SHARE: Final = 0.2
+
+TableGlob = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
 
 
 class CompactionStrategyType(StrEnum):
@@ -55,10 +54,10 @@ class CompactionStrategy(FrozenModel):
 
 
 def check_sort_columns(strategy_type: CompactionStrategyType, sort_columns: Sequence[str]) -> None:
-    """Refuse a strategy that lacks the columns it arranges by, or has columns it does not use.
+    """Check that a strategy has sort columns if, and only if, it uses them.
 
     Raises:
-        ValueError: With a sentence that says what to change.
+        ValueError: With what to change.
     """
     if strategy_type is CompactionStrategyType.BIN_PACK:
         if sort_columns:
@@ -70,18 +69,6 @@ def check_sort_columns(strategy_type: CompactionStrategyType, sort_columns: Sequ
         raise ValueError(f"sort column '{column}' is named twice: name each column once")
 
 
-MIN_EXPIRY_AGE: Final = timedelta(days=1)
-
-
-MIN_ORPHAN_AGE: Final = timedelta(days=3)
-
-
-MAX_ORPHAN_SHARE: Final = 0.2
-
-
-TableGlob = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
-
-
 class MaintenanceEngine(StrEnum):
     """Engine of an operation; `auto` uses PyIceberg where that is safe, and Spark elsewhere."""
 
@@ -91,7 +78,7 @@ class MaintenanceEngine(StrEnum):
 
 
 class MaintenanceOperation(StrEnum):
-    """What can be done to keep a table healthy; `table_health` only measures it."""
+    """A maintenance operation; `table_health` only measures."""
 
     TABLE_HEALTH = "table_health"
     COMPACTION = "compaction"
@@ -126,7 +113,7 @@ class Guardrail(StrEnum):
 
 
 class OperationPolicy(FrozenModel):
-    """What the policies of all operations have in common."""
+    """The common settings of all operations."""
 
     guardrails: ClassVar[frozenset[Guardrail]] = frozenset()
 
@@ -150,7 +137,7 @@ class OperationPolicy(FrozenModel):
 class CompactionPolicy(OperationPolicy):
     """When and how small files are merged."""
 
-    # A filter holds data values: they stay out of error messages and of the repr.
+    # A filter contains data values: keep them out of error messages and the repr.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     strategy: CompactionStrategyType = Field(
@@ -170,7 +157,7 @@ class CompactionPolicy(OperationPolicy):
         default=5, ge=2, description="Small files a partition must have before they are rewritten."
     )
     partition_filter: RowFilter | None = Field(
-        default=None, repr=False, description="The partitions to look at; all if not given."
+        default=None, repr=False, description="The partitions to compact; all if not given."
     )
     partial_progress: bool = Field(
         default=False, description="Whether groups are committed as they finish, so that a failure keeps earlier ones."
@@ -188,7 +175,7 @@ class CompactionPolicy(OperationPolicy):
         return self
 
     def to_strategy(self) -> CompactionStrategy:
-        """Return what `IcebergTableManager.compact_table` takes."""
+        """The argument of `IcebergTableManager.compact_table`."""
         return CompactionStrategy(
             strategy_type=self.strategy,
             target_file_size_bytes=self.target_file_size_bytes,
@@ -200,9 +187,7 @@ class CompactionPolicy(OperationPolicy):
 class ExpiryPolicy(OperationPolicy):
     """Which snapshots expire: those older than `max_age`, outside the newest, and without a branch or tag."""
 
-    guardrails = frozenset(
-        {Guardrail.EXPIRY_AGE, Guardrail.GOVERNANCE_RETENTION, Guardrail.GC_DISABLED},
-    )
+    guardrails = frozenset({Guardrail.EXPIRY_AGE, Guardrail.GOVERNANCE_RETENTION, Guardrail.GC_DISABLED})
 
     max_age: Duration[timedelta] = Field(
         default=timedelta(days=7), ge=timedelta(0), description="Age at which a snapshot expires; at least 1 day."
@@ -335,6 +320,6 @@ class MaintenancePolicy(FrozenModel):
     dry_run: bool = Field(default=False, description="Whether to plan only and change nothing.")
 
     def section_of(self, operation: MaintenanceOperation) -> OperationPolicy:
-        """The part of the policy that is about one operation; measuring a table needs none."""
+        """The section of one operation; the defaults for measuring a table, which has none."""
         section = getattr(self, operation.policy_section, None)
         return section if isinstance(section, OperationPolicy) else OperationPolicy()

@@ -12,7 +12,7 @@ from floe_dagster_iceberg.models.maintenance import Guardrail, MaintenanceEngine
 
 
 class HealthTier(StrEnum):
-    """What was read of a table; each tier reads more than the one before."""
+    """How much is read of a table; each tier reads more than the one before."""
 
     SUMMARY = "summary"
     MANIFESTS = "manifests"
@@ -166,7 +166,7 @@ class MaintenanceResult(FrozenModel):
         engine: MaintenanceEngine = MaintenanceEngine.PYICEBERG,
         **work: Any,
     ) -> Self:
-        """What an engine did; skipped unless it is `done`, because it found nothing left to do."""
+        """The result of an engine; skipped unless `done`, because there was nothing left to do."""
         return cls(
             table=table,
             operation=operation,

@@ -1,7 +1,7 @@
-"""The rows that Dagster partitions stand for, in words that no engine owns.
+"""The rows of Dagster partitions, independent of an engine.
 
-A slice is a union of conjunctions: a row belongs to it when it meets every constraint of
-at least one of them. The resolver builds slices, each engine compiles them to its filter.
+A slice is a union of conjunctions: a row belongs to it if it meets every constraint of at
+least one of them. Each engine compiles a slice to its own filter.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,16 +17,12 @@ from floe_dagster_iceberg.models.base import FrozenModel
 _MOST_SHOWN: Final = 3
 
 
-def _to_utc(timestamp: datetime) -> datetime:
-    return timestamp.astimezone(UTC)
-
-
 def _sorted_keys(keys: object) -> object:
-    # Sets have no order of their own, and equal slices must compare and print equal.
+    # Sets have no order, and equal slices must compare and print equal.
     return tuple(sorted(set(keys))) if isinstance(keys, Iterable) and not isinstance(keys, str) else keys
 
 
-UtcInstant: TypeAlias = Annotated[AwareDatetime, AfterValidator(_to_utc)]
+UtcInstant: TypeAlias = Annotated[AwareDatetime, AfterValidator(lambda timestamp: timestamp.astimezone(UTC))]
 
 
 class TimeRange(FrozenModel):
@@ -96,7 +92,7 @@ class PartitionSlice(FrozenModel):
         return not self.any_of
 
     def __str__(self) -> str:
-        """Its columns, windows and keys, for people; never a value of a row."""
+        """Columns, windows and keys for people; never a value of a row."""
         if self.is_all_rows or self.is_no_rows:
             return "all rows" if self.is_all_rows else "no rows"
         return _one_of([" and ".join(map(str, conjunction)) for conjunction in self.any_of])
@@ -113,4 +109,4 @@ def _one_of(texts: Sequence[str]) -> str:
 
 
 ALL_ROWS: Final = PartitionSlice(any_of=((),))
-"""What an asset without partitions stands for."""
+"""The slice of an asset without partitions."""

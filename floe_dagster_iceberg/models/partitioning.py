@@ -1,4 +1,4 @@
-"""How a table's files are split by the values of its columns."""
+"""Partition specs of tables."""
 
 from enum import StrEnum
 from typing import Any, Final, Self
@@ -13,7 +13,7 @@ FIRST_PARTITION_FIELD_ID: Final = 1000
 
 
 class PartitionTransform(StrEnum):
-    """What is done to a column's value to get the partition it lies in."""
+    """Transform from a column's value to its partition value."""
 
     IDENTITY = "identity"
     YEAR = "year"
@@ -48,7 +48,7 @@ class PartitionField(FrozenModel):
         return self
 
     def to_pyiceberg_transform(self) -> transforms.Transform[Any, Any]:
-        """Return the transform as PyIceberg knows it."""
+        """Convert to a PyIceberg transform."""
         if self.num_buckets is not None:
             return transforms.BucketTransform(self.num_buckets)
         if self.width is not None:
@@ -56,7 +56,7 @@ class PartitionField(FrozenModel):
         return transforms.parse_transform(self.transform.value)
 
     def to_pyiceberg_field(self) -> IcebergPartitionField:
-        """Return the same partition field as PyIceberg knows it, ids kept."""
+        """Convert to a PyIceberg partition field with the same ids."""
         return IcebergPartitionField(
             source_id=self.source_field_id,
             field_id=self.partition_field_id,
@@ -83,5 +83,5 @@ class PartitionSpec(FrozenModel):
         return self
 
     def to_pyiceberg_spec(self) -> IcebergPartitionSpec:
-        """Return the same spec as PyIceberg knows it, ids kept."""
+        """Convert to a PyIceberg spec with the same ids."""
         return IcebergPartitionSpec(*(field.to_pyiceberg_field() for field in self.fields), spec_id=self.spec_id)

@@ -56,7 +56,7 @@ SizesInBytes = Annotated[_Sizes, BeforeValidator(_read_sizes)]
 
 
 def format_duration(duration: timedelta) -> str:
-    """A duration in whole units, the largest first.
+    """A duration in whole units, largest first.
 
     >>> format_duration(timedelta(days=7)), format_duration(timedelta(hours=36))
     ('7 days', '1 day 12 hours')
@@ -70,7 +70,7 @@ def format_duration(duration: timedelta) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """A size with a unit that keeps it short.
+    """A size in the largest fitting unit.
 
     >>> format_bytes(1536)
     '1.5 KiB'

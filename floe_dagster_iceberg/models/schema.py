@@ -1,4 +1,4 @@
-"""The schema of a table: its columns and what identifies a row."""
+"""Schema and configuration of a table."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
@@ -11,7 +11,7 @@ from floe_dagster_iceberg.models.fields import ElementType, FieldType, ListOf, M
 from floe_dagster_iceberg.models.identifiers import Namespace, TableIdentifier, TableName
 from floe_dagster_iceberg.models.partitioning import PartitionField, PartitionSpec, PartitionTransform
 
-# Two NaNs or zeros compare differently per engine, so Iceberg forbids floating point here.
+# Engines compare NaN and signed zeros differently, so Iceberg forbids floating point here.
 _IDENTIFYING_TYPES: Final = frozenset(FieldType) - {FieldType.FLOAT, FieldType.DOUBLE}
 
 
@@ -24,10 +24,11 @@ class TableSchema(FrozenModel):
 
     @model_validator(mode="after")
     def _check_unique_columns(self) -> Self:
-        if (field_id := first_duplicate(_ids(self.fields))) is not None:
+        columns = [each for field in self.fields for each in _walk(field.field_type, field.field_id, (field.name,))]
+        if (field_id := first_duplicate(field_id for _, field_id in columns)) is not None:
             raise ValueError(f"field id {field_id} is used twice: every column, element, key and value needs its own")
-        if (name := first_duplicate(_names(self.fields))) is not None:
-            raise ValueError(f"column '{'.'.join(name)}' is there twice: names must differ among siblings")
+        if (path := first_duplicate(path for path, _ in columns)) is not None:
+            raise ValueError(f"column '{'.'.join(path)}' is there twice: names must differ among siblings")
         return self
 
     @model_validator(mode="after")
@@ -46,11 +47,11 @@ class TableSchema(FrozenModel):
 
     @property
     def column_ids(self) -> frozenset[int]:
-        """Ids of what has one value per row: columns and fields of structs, nothing inside lists and maps."""
+        """Ids of everything with one value per row: columns and fields of structs, nothing inside lists and maps."""
         return frozenset(_column_ids(self.fields))
 
     def to_pyiceberg_schema(self) -> Schema:
-        """Return the same schema as PyIceberg knows it, ids kept."""
+        """Convert to a PyIceberg schema with the same ids."""
         return Schema(
             *(field.to_pyiceberg_field() for field in self.fields),
             schema_id=self.schema_id,
@@ -59,10 +60,10 @@ class TableSchema(FrozenModel):
 
     @classmethod
     def from_pyiceberg_schema(cls, schema: Schema) -> Self:
-        """Read a PyIceberg schema, ids kept.
+        """Convert from a PyIceberg schema with the same ids.
 
         Raises:
-            ValueError: A column has a type that is none of `FieldType`, struct, list or map.
+            ValueError: The type of a column is not supported.
         """
         return cls(
             fields=[SchemaField.from_pyiceberg_field(field) for field in schema.fields],
@@ -82,40 +83,18 @@ def _column_ids(fields: Iterable[SchemaField]) -> Iterator[int]:
             yield from _column_ids(field.field_type.fields)
 
 
-def _ids(fields: Iterable[SchemaField]) -> Iterator[int]:
-    for field in fields:
-        yield field.field_id
-        yield from _ids_inside(field.field_type)
-
-
-def _ids_inside(field_type: ElementType) -> Iterator[int]:
+def _walk(field_type: ElementType, field_id: int, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Path and id of a column and of everything inside it."""
+    yield path, field_id
     match field_type:
         case StructOf(fields=fields):
-            yield from _ids(fields)
-        case ListOf(element_id=element_id, element=element):
-            yield element_id
-            yield from _ids_inside(element)
-        case MapOf(key_id=key_id, key=key, value_id=value_id, value=value):
-            yield from (key_id, value_id)
-            yield from _ids_inside(key)
-            yield from _ids_inside(value)
-
-
-def _names(fields: Iterable[SchemaField], *parents: str) -> Iterator[tuple[str, ...]]:
-    for field in fields:
-        yield (*parents, field.name)
-        yield from _names_inside(field.field_type, *parents, field.name)
-
-
-def _names_inside(field_type: ElementType, *parents: str) -> Iterator[tuple[str, ...]]:
-    match field_type:
-        case StructOf(fields=fields):
-            yield from _names(fields, *parents)
-        case ListOf(element=element):
-            yield from _names_inside(element, *parents, "element")
-        case MapOf(key=key, value=value):
-            yield from _names_inside(key, *parents, "key")
-            yield from _names_inside(value, *parents, "value")
+            for field in fields:
+                yield from _walk(field.field_type, field.field_id, (*path, field.name))
+        case ListOf():
+            yield from _walk(field_type.element, field_type.element_id, (*path, "element"))
+        case MapOf():
+            yield from _walk(field_type.key, field_type.key_id, (*path, "key"))
+            yield from _walk(field_type.value, field_type.value_id, (*path, "value"))
 
 
 class TableConfig(FrozenModel):
@@ -159,7 +138,7 @@ def _check_partition_field(field: PartitionField, table_schema: TableSchema) -> 
             f"partition field '{field.name}': {transform} cannot be applied to '{source.name}' "
             f"of type {source.field_type}"
         )
-    # Filters find partitions by name, so only a column's own values may go by the column's name.
+    # Filters find partitions by name, so only an identity partition may have the name of its column.
     conflicts = field.name in schema.column_names
     if conflicts and (field.transform is not PartitionTransform.IDENTITY or schema.find_field(field.name) != source):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a commit left behind."""
+"""Snapshots of tables."""
 
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -9,7 +9,7 @@ from pydantic import Field
 from floe_dagster_iceberg.models.base import FrozenModel
 
 if TYPE_CHECKING:
-    # At run time this would load PyIceberg's table machinery, which reading models never needs.
+    # It loads PyIceberg's table modules, which models do not need.
     from pyiceberg.table.snapshots import Snapshot
 
 _EPOCH: Final = datetime.fromtimestamp(0, tz=UTC)
@@ -38,10 +38,9 @@ class SnapshotInfo(FrozenModel):
 
     @classmethod
     def from_pyiceberg_snapshot(cls, snapshot: "Snapshot") -> Self:
-        """Read a PyIceberg snapshot.
+        """Convert from a PyIceberg snapshot.
 
-        A snapshot without a summary (format version 1 allows it) counts as an overwrite, as in
-        PyIceberg: nothing may be concluded about the rows it kept.
+        A snapshot without a summary (format version 1 allows it) counts as an overwrite, as in PyIceberg.
         """
         summary = snapshot.summary
         return cls(
@@ -56,7 +55,7 @@ class SnapshotInfo(FrozenModel):
     @property
     def timestamp(self) -> datetime:
         """When it was committed, in UTC."""
-        # Adding keeps the milliseconds exact; dividing to a float does not.
+        # Exact, unlike a float of seconds.
         return _EPOCH + timedelta(milliseconds=self.timestamp_ms)
 
     @property

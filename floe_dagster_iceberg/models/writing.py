@@ -1,4 +1,4 @@
-"""How rows go into a table."""
+"""How rows are written to a table."""
 
 import re
 from enum import StrEnum
@@ -26,7 +26,7 @@ RowsOutside: TypeAlias = Literal["error", "drop", "allow"]
 
 
 class WriteMode(StrEnum):
-    """What happens to the rows that are there already."""
+    """What happens to existing rows."""
 
     APPEND = "append"
     OVERWRITE = "overwrite"
@@ -34,7 +34,7 @@ class WriteMode(StrEnum):
 
 
 class EvolutionMode(StrEnum):
-    """Which schema changes a write may bring along; none ever drops or renames a column."""
+    """Which schema changes a write may make; none ever drops or renames a column."""
 
     NONE = "none"
     ADD = "add"
@@ -44,9 +44,8 @@ class EvolutionMode(StrEnum):
 class CommitStrategy(StrEnum):
     """How a commit treats the table's manifests.
 
-    A fast append adds one manifest and reads none, except that ten small ones become one;
-    a merge commit merges small manifests together each time, which costs the writer time and saves
-    it for readers.
+    A fast append adds one manifest and reads none, except that ten small ones become one. A merge
+    commit merges small manifests each time, which is slower to write and faster to read.
     """
 
     FAST_APPEND = "fast_append"
@@ -54,7 +53,7 @@ class CommitStrategy(StrEnum):
 
 
 def _read_row_filter(value: object) -> object:
-    # PyIceberg would take True for "all rows" and fail with a TypeError on an object it does not know.
+    # PyIceberg takes True for "all rows" and raises a TypeError on objects it does not know.
     match value:
         case str() if value.strip():
             return value
@@ -86,7 +85,7 @@ RowFilter: TypeAlias = Annotated[
 class WriteConfig(FrozenModel):
     """How one write goes into a table."""
 
-    # A filter holds data values: they stay out of error messages and of the repr.
+    # A filter contains data values: keep them out of error messages and the repr.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     mode: WriteMode = Field(default=WriteMode.APPEND, description="Whether rows are added, replaced or merged.")

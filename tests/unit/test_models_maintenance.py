@@ -60,18 +60,18 @@ def test_a_policy_without_arguments_maintains_every_table_carefully() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "floor", "beyond", "recorded", "guardrail"),
+    ("policy", "floor", "beyond", "message", "guardrail"),
     [
         (ExpiryPolicy, {"max_age": DAY}, {"max_age": DAY - HOUR}, "max_age of 23 hours", "expiry_age"),
         (OrphanPolicy, {"older_than": 3 * DAY}, {"older_than": 2 * DAY}, "older_than of 2 days", "orphan_age"),
         (OrphanPolicy, {"max_share": 0.2}, {"max_share": 0.21}, "max_share 0.21", "orphan_share"),
     ],
 )
-def test_a_floor_holds_unless_its_rail_is_overridden(
-    policy: type[BaseModel], floor: dict[str, Any], beyond: dict[str, Any], recorded: str, guardrail: str
+def test_a_floor_holds_unless_its_guardrail_is_overridden(
+    policy: type[BaseModel], floor: dict[str, Any], beyond: dict[str, Any], message: str, guardrail: str
 ) -> None:
     assert policy(**floor)
-    with pytest.raises(ValidationError, match=f"{recorded} is .* name '{guardrail}' in .*overrides"):
+    with pytest.raises(ValidationError, match=f"{message} is .* name '{guardrail}' in .*overrides"):
         policy(**beyond)
     assert policy.model_validate({**beyond, "overrides": [guardrail]})
 
@@ -92,7 +92,7 @@ def test_a_guardrail_of_another_operation_cannot_be_overridden(policy: type[Base
         policy.model_validate({"overrides": [guardrail]})
 
 
-def test_every_rail_belongs_to_an_operation() -> None:
+def test_every_guardrail_belongs_to_an_operation() -> None:
     assert ExpiryPolicy.guardrails | OrphanPolicy.guardrails == set(Guardrail)
 
 

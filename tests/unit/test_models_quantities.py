@@ -7,7 +7,7 @@ from floe_dagster_iceberg.models.quantities import Duration, SizeInBytes, counte
 
 
 @pytest.mark.parametrize(
-    ("duration", "recorded"),
+    ("duration", "text"),
     [
         (timedelta(0), "0 seconds"),
         (timedelta(days=1), "1 day"),
@@ -15,8 +15,8 @@ from floe_dagster_iceberg.models.quantities import Duration, SizeInBytes, counte
         (timedelta(minutes=90, seconds=1.5), "1 hour 30 minutes 1.5 seconds"),
     ],
 )
-def test_a_duration_is_reported_in_units(duration: timedelta, recorded: str) -> None:
-    assert format_duration(duration) == recorded
+def test_a_duration_is_reported_in_units(duration: timedelta, text: str) -> None:
+    assert format_duration(duration) == text
 
 
 @pytest.mark.parametrize(

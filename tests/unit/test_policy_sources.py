@@ -1,3 +1,4 @@
+import operator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,7 +23,7 @@ ORDERS = TableIdentifier(namespace="bronze", name="orders")
 
 
 def decided(effective: EffectivePolicy, name: str) -> tuple[Any, PolicySource]:
-    return effective.values()[name], effective.sources[name]
+    return operator.attrgetter(name)(effective.policy), effective.sources[name]
 
 
 def test_nobody_decides_anything_and_the_package_does() -> None:
@@ -109,7 +110,9 @@ def test_other_tools_properties_and_maintenances_own_notes_are_no_settings() -> 
     ],
 )
 def test_a_table_property_that_is_no_setting_is_refused(key: str, guess: str) -> None:
-    with pytest.raises(ValidationError, match=f"'{key}' of table 'bronze.orders' is no maintenance setting") as refused:
+    with pytest.raises(
+        ValidationError, match=f"'{key}' of table 'bronze.orders' is not a maintenance setting"
+    ) as refused:
         PolicySources().resolve(ORDERS, {key: "1d"})
 
     assert guess in str(refused.value)

@@ -45,8 +45,8 @@ FIELDS = {
     reports.PartitionEntry: {"name", "transform", "column"},
     reports.RefEntry: {"name", "type", "snapshot_id"},
     reports.BreachEntry: {"message", "grave", "remedy"},
-    reports.UpkeepReport: {"dry_run", "entries"},
-    reports.UpkeepEntry: {"table", "operation", "status", "actionable", "note", "results", "policy"},
+    reports.MaintenanceReport: {"dry_run", "entries"},
+    reports.MaintenanceEntry: {"table", "operation", "status", "actionable", "note", "results", "policy"},
 }
 REPORTS = {
     value

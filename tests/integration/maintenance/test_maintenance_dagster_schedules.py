@@ -199,7 +199,7 @@ def test_a_check_that_cannot_look_warns_and_does_not_fail_the_run(
 
     assert not evaluation.passed
     assert evaluation.severity is AssetCheckSeverity.WARN
-    assert "is no maintenance setting" in (evaluation.description or "")
+    assert "is not a maintenance setting" in (evaluation.description or "")
 
 
 @pytest.mark.requirement("D6")

@@ -1,4 +1,4 @@
-"""`floe-iceberg plan` and `maintain`: the maintenance assets' own work, without Dagster."""
+"""`floe-iceberg plan` and `maintain`: what the maintenance assets do, without Dagster."""
 
 import logging
 import shlex
@@ -12,7 +12,7 @@ from rich.status import Status
 from floe_dagster_iceberg.cli.console import Listing, cell
 from floe_dagster_iceberg.cli.inspection import is_decided, show_policy
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
-from floe_dagster_iceberg.cli.reports import PolicyEntry, UpkeepEntry, UpkeepReport
+from floe_dagster_iceberg.cli.reports import MaintenanceEntry, MaintenanceReport, PolicyEntry
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.runner import MaintenanceRun, TableOutcome
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenanceStatus, PlanReason
@@ -36,26 +36,18 @@ def maintain(
     dry_run: bool,
     engine: MaintenanceEngine | None = None,
     errors: Console,
-) -> UpkeepReport:
-    """Plan or run operations, as the maintenance assets do.
-
-    Args:
-        lakehouse: Where the tables are, and what the artifacts say about maintenance.
-        glob: The tables.
-        operations: The operations, in this order.
-        dry_run: Whether to plan only and change nothing.
-        engine: The engine; as the policy says if not given.
-        errors: Where progress and warnings go.
+) -> MaintenanceReport:
+    """Plan or run operations in the given order; progress and warnings go to `errors`.
 
     Raises:
-        NoSuchTableError: A table is named that is not there.
+        NoSuchTableError: There is no such table.
         ValidationError: The policy is not valid, or no table matches.
     """
     sources = lakehouse.sources.with_run(tables=(lakehouse.full_name(glob),), dry_run=dry_run, engine=engine)
-    # An error in the policy is reported before the catalog is called, which may not respond.
+    # Report an error in the policy before calling the catalog, which may not respond.
     sources.resolve()
     if not lakehouse.select(glob):
-        return UpkeepReport(dry_run=dry_run, entries=[])
+        return MaintenanceReport(dry_run=dry_run, entries=[])
     entries = []
     with errors.status("Reading the tables") as status:
         log = _progress_log(status, errors)
@@ -63,18 +55,13 @@ def maintain(
         for operation in operations:
             run = MaintenanceRun(operation, lakehouse.tables, maintenance, sources, log)
             entries += [_entry(operation, outcome) for outcome in run.operate()]
-    return UpkeepReport(dry_run=dry_run, entries=entries)
+    return MaintenanceReport(dry_run=dry_run, entries=entries)
 
 
-def show(report: UpkeepReport, console: Console, *, doing: Callable[[Sequence[str]], str], everything: bool) -> None:
-    """Print a line per operation and table.
-
-    Args:
-        report: What maintenance would do, or did.
-        console: Where to print it.
-        doing: The command that would do some operations.
-        everything: Whether to list tables that need nothing as well; a single table is always listed.
-    """
+def show(
+    report: MaintenanceReport, console: Console, *, command_for: Callable[[Sequence[str]], str], everything: bool
+) -> None:
+    """Print a line per operation and table; tables that need nothing only with `everything`, or if there is one."""
     if not report.entries:
         console.print("The catalog has no tables yet.")
         return
@@ -95,25 +82,25 @@ def show(report: UpkeepReport, console: Console, *, doing: Callable[[Sequence[st
     if report.dry_run and (to_do := dict.fromkeys(entry.operation for entry in report.entries if entry.actionable)):
         console.print()
         console.print("Dry run, nothing was changed. To run it:")
-        console.print(cell(f"  {doing(list(to_do))}"), soft_wrap=True)
+        console.print(cell(f"  {command_for(list(to_do))}"), soft_wrap=True)
 
 
 def command_for(operations: Sequence[str], glob: str, *, engine: str | None, artifacts: Path | None) -> str:
     """The command that runs what was planned."""
-    words = ["floe-iceberg", "maintain", glob]
-    words += [word for operation in operations for word in ("--operation", operation)]
-    words += [] if engine is None else ["--engine", engine]
-    words += [] if artifacts is None else ["--artifacts", str(artifacts)]
-    return shlex.join([*words, "--execute"])
+    command = ["floe-iceberg", "maintain", glob]
+    command += [word for operation in operations for word in ("--operation", operation)]
+    command += [] if engine is None else ["--engine", engine]
+    command += [] if artifacts is None else ["--artifacts", str(artifacts)]
+    return shlex.join([*command, "--execute"])
 
 
-def _is_idle(entry: UpkeepEntry) -> bool:
+def _is_idle(entry: MaintenanceEntry) -> bool:
     return _status(entry)[0] in ("nothing to do", MaintenanceStatus.SKIPPED.value)
 
 
-def _entry(operation: MaintenanceOperation, outcome: TableOutcome) -> UpkeepEntry:
+def _entry(operation: MaintenanceOperation, outcome: TableOutcome) -> MaintenanceEntry:
     plans = [result.plan for result in outcome.results if result.plan is not None]
-    return UpkeepEntry(
+    return MaintenanceEntry(
         table=outcome.table,
         operation=operation.value,
         status=outcome.status,
@@ -124,19 +111,19 @@ def _entry(operation: MaintenanceOperation, outcome: TableOutcome) -> UpkeepEntr
     )
 
 
-def _status(entry: UpkeepEntry) -> tuple[str, str]:
+def _status(entry: MaintenanceEntry) -> tuple[str, str]:
     plans = [result.plan for result in entry.results if result.plan is not None]
     if entry.status in (MaintenanceStatus.PLANNED, MaintenanceStatus.SKIPPED) and plans:
         # The most important one: compaction plans data files and delete files.
         reason = min((plan.reason for plan in plans), key=list(_WORDS).index)
-        # Planned and not done: other writers were faster.
+        # Planned but not done: another writer committed first.
         return ("left", "yellow") if entry.status is MaintenanceStatus.SKIPPED and entry.actionable else _WORDS[reason]
     return entry.status.value, _STYLES.get(entry.status, "dim")
 
 
 def _progress_log(status: Status, errors: Console) -> logging.Logger:
     """A log whose lines replace each other, except for warnings, which stay."""
-    # Not registered by name: the handlers of one command must not be those of the next.
+    # Not registered by name: each command has its own handlers.
     log = logging.Logger("floe-iceberg", level=logging.INFO)  # noqa: LOG001
     log.addHandler(_StatusHandler(status, errors))
     return log

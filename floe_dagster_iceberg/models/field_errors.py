@@ -1,6 +1,6 @@
-"""Pydantic's own messages, each with the path of its field, and for an unknown name the one that was meant.
+"""Pydantic's error messages by field, with a suggestion for unknown names.
 
-A refused value is never part of a message: it may be a secret or a data value.
+Messages never contain the input: it may be a secret or a data value.
 """
 
 import difflib
@@ -14,12 +14,7 @@ import pydantic
 
 @dataclass(frozen=True)
 class FieldError:
-    """What a model refused.
-
-    Attributes:
-        path: Dotted name of the field; empty for a rule about the model as a whole.
-        message: What is wrong with it.
-    """
+    """An error at the dotted path of a field; the path is empty for a rule about the whole model."""
 
     path: str
     message: str
@@ -29,7 +24,7 @@ class FieldError:
 
 
 def field_errors(error: pydantic.ValidationError, model: type[pydantic.BaseModel]) -> list[FieldError]:
-    """What Pydantic refused, field by field; unknown names are compared with the known ones of `model`."""
+    """The errors by field; unknown names are compared with the fields of `model`."""
     errors = []
     for raised in error.errors(include_url=False, include_input=False):
         path, known = _locate(model, raised["loc"])
@@ -49,12 +44,12 @@ def unknown_name(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known name that is nearest in spelling, if one is near."""
+    """The known name with the closest spelling, if one is close."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
 
 def _locate(model: type[pydantic.BaseModel], location: Sequence[int | str]) -> tuple[str, list[str]]:
-    """The path of a location, and the names known at its end."""
+    """The path of a location, and the field names at its end."""
     path: list[str] = []
     names: dict[str, Any] = {}
     inside: type[pydantic.BaseModel] | None = model
@@ -64,7 +59,7 @@ def _locate(model: type[pydantic.BaseModel], location: Sequence[int | str]) -> t
             continue
         names = {field.alias or name: field.annotation for name, field in inside.model_fields.items()}
         if _is_union(annotation := names.get(part)):
-            # What follows is the member of the union that was tried, which nobody wrote.
+            # What follows is the union member that was tried, which is not part of the input.
             break
         inside = _model_in(annotation) or (inside if part not in names else None)
     return ".".join(path), list(names)
@@ -76,7 +71,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _model_in(annotation: Any) -> type[pydantic.BaseModel] | None:
-    """The model that a field, its items or its values are."""
+    """The model of a field, of its items or of its values."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return annotation
     return next((found for each in get_args(annotation) if (found := _model_in(each)) is not None), None)
