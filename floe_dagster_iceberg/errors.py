@@ -34,6 +34,36 @@ from typing import Any, ClassVar
 
 from floe_dagster_iceberg.models.quantities import counted
 
+__all__ = [
+    "CatalogAuthenticationError",
+    "CatalogConnectionError",
+    "CommitConflictError",
+    "CommitOutcomeUnknownError",
+    "CompactionError",
+    "ConcurrencyConflictError",
+    "EngineCapabilityError",
+    "FloeStorageError",
+    "IcebergError",
+    "IncompatibleSchemaChangeError",
+    "MaintenanceRefusedError",
+    "NamespaceNotFoundError",
+    "NoSuchNamespaceError",
+    "NoSuchTableError",
+    "PluginNotFoundError",
+    "RollbackError",
+    "RowsOutsidePartitionError",
+    "ScanError",
+    "SchemaEvolutionError",
+    "SecretNotFoundError",
+    "SnapshotNotFoundError",
+    "StaleTableMetadataError",
+    "TableAlreadyExistsError",
+    "TableExistsError",
+    "TableNotFoundError",
+    "ValidationError",
+    "WriteError",
+]
+
 
 def _rebuild(cls: "type[FloeStorageError]", message: str, attributes: dict[str, Any]) -> "FloeStorageError":
     error = cls.__new__(cls, message)
