@@ -9,9 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from floe_dagster_iceberg.artifacts.shapes import raise_validation_error
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.secrets import SecretValue, secret_as_text
-from floe_dagster_iceberg.telemetry.attributes import SCOPE
-from floe_dagster_iceberg.telemetry.logs import set_log_format
-from floe_dagster_iceberg.telemetry.setup import SecretHeader, TelemetrySettings
+from floe_dagster_iceberg.telemetry import SCOPE
+from floe_dagster_iceberg.telemetry.setup import SecretHeader, TelemetrySettings, set_log_format
 
 PATH: Final = "observability.telemetry"
 # How the compiler spells attributes, and how OpenTelemetry and floe's other parts do.
