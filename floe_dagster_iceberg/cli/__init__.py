@@ -1,5 +1,1 @@
-"""The command line `floe-iceberg`.
-
-The rule of this folder: `app` knows options and exit codes, `reports` what is shown with
-`--json`, and everything else turns one into the other. Work on tables is done by the layers below.
-"""
+"""The command line `floe-iceberg`: options, exit codes and output only; the layers below work on tables."""

@@ -1,1 +1,1 @@
-"""IO managers: a Dagster context and a frame in, a table out. Storage itself lives in `table` and `spark`."""
+"""IO managers: a Dagster context becomes a `TableWrite` or a `ReadRequest`; `table` and `spark` do the work."""

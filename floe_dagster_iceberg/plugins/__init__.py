@@ -1,7 +1,4 @@
-"""Catalogs and storage: the one place where an Iceberg configuration becomes a connection.
+"""Catalogs and storage: one mapping of settings becomes PyIceberg properties and Spark conf.
 
-The rule of this folder: a plugin is a Pydantic configuration and a small class, and says the
-same thing twice, once as PyIceberg properties and once as Spark conf, from one mapping.
-Nothing here connects before `connect`, and whatever fails leaves as an error of
-`floe_dagster_iceberg.errors`, through `translation`.
+Nothing connects before `connect`, and failures leave as errors of this package, through `error_translation`.
 """

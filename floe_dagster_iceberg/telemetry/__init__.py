@@ -1,4 +1,4 @@
-"""Spans, metrics and structured logs of every public operation. Never raises, never shows a data value."""
+"""Spans, metrics and log events of every public operation. Never raises, never shows a data value."""
 
 from floe_dagster_iceberg.telemetry.attributes import SCOPE
 from floe_dagster_iceberg.telemetry.spans import (

@@ -1,1 +1,1 @@
-"""Operations that rewrite, expire or delete files and change no row."""
+"""Operations that rewrite, expire or delete files. None of them changes a row."""

@@ -1,4 +1,4 @@
-"""The table manager: one typed API over PyIceberg for everything that happens to a table."""
+"""The table manager: public methods only, which resolve names, open a span and delegate."""
 
 from floe_dagster_iceberg.table.manager.maintenance import CompactionOperations
 from floe_dagster_iceberg.table.manager.rows import RowOperations
