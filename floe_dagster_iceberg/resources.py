@@ -6,7 +6,7 @@ use connects, and resources of one process with the same configuration share the
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from dagster import Config, ConfigurableResource, EnvVar, InitResourceContext
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.spark.conf import SparkSettings
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
-# Dagster's launchpad shows every default, and asterisks for the defaults of secrets, None included. It leaves out
-# defaults that come from a factory, so that the configuration it shows can be launched unchanged.
-_SECRET: dict[str, Any] = {"dagster__is_secret": True}
 _MASK = "********"
 # The resource's own fields by the names that catalog plugins use.
 _FIELDS_OF_CATALOG = {
@@ -42,6 +39,13 @@ _FIELDS_OF_CATALOG = {
     "token": "token",
     "scope": "scope",
 }
+
+
+def _secret_field(description: str, default: Callable[[], Any] = lambda: None) -> Any:
+    # Dagster's launchpad shows every default, and asterisks for the defaults of secrets, None included. It leaves out
+    # defaults that come from a factory, so that the configuration it shows can be launched unchanged.
+    secret: dict[str, Any] = {"dagster__is_secret": True}
+    return Field(default_factory=default, repr=False, json_schema_extra=secret, description=description)
 
 
 class TableManagerSettings(Config):
@@ -89,36 +93,18 @@ class IcebergResource(ConfigurableResource[Any]):
         default="sql", description="Catalog plugin: sql, rest, polaris, glue, hive, or installed."
     )
     catalog_name: str = Field(default="floe", description="Name of the catalog, in both engines.")
-    catalog_uri: str | None = Field(
-        default_factory=lambda: None,
-        repr=False,
-        json_schema_extra=_SECRET,
-        description="Address of the catalog; an SQLAlchemy URL for 'sql'.",
-    )
+    catalog_uri: str | None = _secret_field("Address of the catalog; an SQLAlchemy URL for 'sql'.")
     warehouse: str | None = Field(default=None, description="Location of the warehouse, or its name in the catalog.")
     client_id: str | None = Field(default=None, description="OAuth2 client id.")
-    client_secret: str | None = Field(
-        default_factory=lambda: None, repr=False, json_schema_extra=_SECRET, description="OAuth2 client secret."
-    )
-    token: str | None = Field(
-        default_factory=lambda: None,
-        repr=False,
-        json_schema_extra=_SECRET,
-        description="Bearer token, instead of client id and secret.",
-    )
+    client_secret: str | None = _secret_field("OAuth2 client secret.")
+    token: str | None = _secret_field("Bearer token, instead of client id and secret.")
     scope: str | None = Field(default=None, description="OAuth2 scope.")
-    catalog_properties: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        json_schema_extra=_SECRET,
-        description="Further settings of the catalog plugin, and Iceberg properties.",
+    catalog_properties: dict[str, str] = _secret_field(
+        "Further settings of the catalog plugin, and Iceberg properties.", default=dict
     )
     storage_type: str = Field(default="local", description="Storage plugin: local, s3, gcs, azure, or installed.")
-    storage_properties: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        json_schema_extra=_SECRET,
-        description="Settings of the storage plugin, and Iceberg properties.",
+    storage_properties: dict[str, str] = _secret_field(
+        "Settings of the storage plugin, and Iceberg properties.", default=dict
     )
     default_namespace: str = Field(default="public", description="Namespace of assets whose key has one part.")
     manager: TableManagerSettings = Field(
@@ -268,17 +254,11 @@ class IcebergSparkResource(ConfigurableResource[Any]):
     master: str = Field(
         default="local[*]", description="Where Spark runs: local[*], spark://host:7077, k8s://https://host, yarn."
     )
-    remote: str | None = Field(
-        default_factory=lambda: None,
-        repr=False,
-        json_schema_extra=_SECRET,
-        description="Address of a Spark Connect server, such as sc://host:15002, instead of a master.",
+    remote: str | None = _secret_field(
+        "Address of a Spark Connect server, such as sc://host:15002, instead of a master."
     )
-    spark_config: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        json_schema_extra=_SECRET,
-        description="Spark conf; it takes precedence over what this package sets.",
+    spark_config: dict[str, str] = _secret_field(
+        "Spark conf; it takes precedence over what this package sets.", default=dict
     )
 
     @classmethod

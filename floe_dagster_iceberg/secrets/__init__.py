@@ -13,7 +13,6 @@ value that was resolved here.
 
 from floe_dagster_iceberg.secrets.redaction import (
     LEFT_OUT,
-    REDACTED,
     REDACTION_REGEX,
     is_secret_key,
     message_of,
@@ -26,7 +25,6 @@ from floe_dagster_iceberg.secrets.redaction import (
     scrub_text,
 )
 from floe_dagster_iceberg.secrets.references import (
-    DEFAULT_SECRETS_DIR,
     NamedSecret,
     SecretReference,
     SecretValue,
@@ -38,9 +36,7 @@ from floe_dagster_iceberg.secrets.references import (
 )
 
 __all__ = [
-    "DEFAULT_SECRETS_DIR",
     "LEFT_OUT",
-    "REDACTED",
     "REDACTION_REGEX",
     "NamedSecret",
     "SecretReference",
