@@ -1,86 +1,14 @@
-"""Dagster-first Apache Iceberg: assets return Arrow or Spark frames, this package keeps the tables."""
+"""Dagster-first Apache Iceberg: assets return Arrow tables or DataFrames, this package keeps them in Iceberg tables.
+
+The public names are all models, all errors, and those listed here.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from floe_dagster_iceberg.errors import (
-    CatalogAuthenticationError,
-    CatalogConnectionError,
-    CommitConflictError,
-    CommitOutcomeUnknownError,
-    CompactionError,
-    ConcurrencyConflictError,
-    EngineCapabilityError,
-    FloeStorageError,
-    IcebergError,
-    IncompatibleSchemaChangeError,
-    MaintenanceRefusedError,
-    NamespaceNotFoundError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    PluginNotFoundError,
-    RollbackError,
-    RowsOutsidePartitionError,
-    ScanError,
-    SchemaEvolutionError,
-    SecretNotFoundError,
-    SnapshotNotFoundError,
-    StaleTableMetadataError,
-    TableAlreadyExistsError,
-    TableExistsError,
-    TableNotFoundError,
-    ValidationError,
-    WriteError,
-)
-from floe_dagster_iceberg.models import (
-    ColumnType,
-    CommitStrategy,
-    CompactionPolicy,
-    CompactionStrategy,
-    CompactionStrategyType,
-    DecimalOf,
-    ExpiryPolicy,
-    FieldType,
-    FileSizeBin,
-    FixedOf,
-    Guardrail,
-    HealthThresholds,
-    HealthTier,
-    IcebergIOManagerConfig,
-    IcebergTableManagerConfig,
-    ListOf,
-    MaintenanceBudget,
-    MaintenanceEngine,
-    MaintenanceOperation,
-    MaintenancePlan,
-    MaintenancePolicy,
-    MaintenanceResult,
-    MaintenanceStatus,
-    ManifestPolicy,
-    MapOf,
-    OperationType,
-    OrphanPolicy,
-    PartitionField,
-    PartitionSpec,
-    PartitionTransform,
-    PlanReason,
-    RetryConfig,
-    RowFilter,
-    SchemaChange,
-    SchemaChangeType,
-    SchemaEvolution,
-    SchemaField,
-    SnapshotInfo,
-    StaleTableRecoveryMode,
-    StructOf,
-    TableConfig,
-    TableHealth,
-    TableIdentifier,
-    TableSchema,
-    Threshold,
-    WriteConfig,
-    WriteMode,
-)
+from floe_dagster_iceberg import errors, models
+from floe_dagster_iceberg.errors import *  # noqa: F403 - it has an __all__
+from floe_dagster_iceberg.models import *  # noqa: F403 - it has an __all__
 
 if TYPE_CHECKING:
     from floe_dagster_iceberg.artifacts import CompiledArtifacts
@@ -93,7 +21,7 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
-# What brings an engine or Dagster along is loaded when it is first asked for: a code location loads quickly.
+# These import an engine or Dagster, so they are loaded on first use: a code location loads quickly.
 _HOMES = {
     "ArrowIcebergIOManager": "io_managers.managers",
     "CompiledArtifacts": "artifacts",
@@ -113,87 +41,13 @@ _HOMES = {
 
 __all__ = [
     "ArrowIcebergIOManager",
-    "CatalogAuthenticationError",
-    "CatalogConnectionError",
-    "ColumnType",
-    "CommitConflictError",
-    "CommitOutcomeUnknownError",
-    "CommitStrategy",
-    "CompactionError",
-    "CompactionPolicy",
-    "CompactionStrategy",
-    "CompactionStrategyType",
     "CompiledArtifacts",
-    "ConcurrencyConflictError",
-    "DecimalOf",
-    "EngineCapabilityError",
-    "ExpiryPolicy",
-    "FieldType",
-    "FileSizeBin",
-    "FixedOf",
-    "FloeStorageError",
-    "Guardrail",
-    "HealthThresholds",
-    "HealthTier",
     "IcebergBundle",
-    "IcebergError",
     "IcebergIOManager",
-    "IcebergIOManagerConfig",
     "IcebergResource",
     "IcebergSparkResource",
     "IcebergTableManager",
-    "IcebergTableManagerConfig",
-    "IncompatibleSchemaChangeError",
-    "ListOf",
-    "MaintenanceBudget",
-    "MaintenanceEngine",
-    "MaintenanceOperation",
-    "MaintenancePlan",
-    "MaintenancePolicy",
-    "MaintenanceRefusedError",
-    "MaintenanceResult",
-    "MaintenanceStatus",
-    "ManifestPolicy",
-    "MapOf",
-    "NamespaceNotFoundError",
-    "NoSuchNamespaceError",
-    "NoSuchTableError",
-    "OperationType",
-    "OrphanPolicy",
-    "PartitionField",
-    "PartitionSpec",
-    "PartitionTransform",
-    "PlanReason",
-    "PluginNotFoundError",
-    "RetryConfig",
-    "RollbackError",
-    "RowFilter",
-    "RowsOutsidePartitionError",
-    "ScanError",
-    "SchemaChange",
-    "SchemaChangeType",
-    "SchemaEvolution",
-    "SchemaEvolutionError",
-    "SchemaField",
-    "SecretNotFoundError",
-    "SnapshotInfo",
-    "SnapshotNotFoundError",
     "SparkIcebergIOManager",
-    "StaleTableMetadataError",
-    "StaleTableRecoveryMode",
-    "StructOf",
-    "TableAlreadyExistsError",
-    "TableConfig",
-    "TableExistsError",
-    "TableHealth",
-    "TableIdentifier",
-    "TableNotFoundError",
-    "TableSchema",
-    "Threshold",
-    "ValidationError",
-    "WriteConfig",
-    "WriteError",
-    "WriteMode",
     "build_health_checks",
     "build_maintenance_definitions",
     "create_iceberg_resources",
@@ -201,10 +55,14 @@ __all__ = [
     "create_io_manager_from_artifacts",
     "iceberg_settings",
 ]
+__all__ += errors.__all__
+__all__ += models.__all__
+__all__.remove("IDENTIFIER_PATTERN")  # noqa: PYI056 - mypy and Pyright support it
+__all__.sort()
 
 
 if not TYPE_CHECKING:
-    # Hidden from type checkers, which would otherwise believe in any name.
+    # Hidden from type checkers, which would otherwise accept any name.
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:

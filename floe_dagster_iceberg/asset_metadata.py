@@ -1,4 +1,4 @@
-"""What a write did, as metadata that Dagster shows and plots."""
+"""Metadata that Dagster shows and plots: of materializations, and of assets that are stored in Iceberg."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
 
 STORAGE_KIND = "iceberg"
+_MOST_KINDS = 3
 
 
 def build_output_metadata(
     result: "TableWriteResult", write: "TableWrite", *, partitions: int, seconds: float
 ) -> Mapping[str, dg.MetadataValue]:
-    """Metadata of a materialization; counts come from the commit, never from another scan.
+    """Return the metadata of a materialization; counts come from the commit, never from another scan.
 
     Args:
         result: What the write did.
-        write: What was to be result.
+        write: The write that was requested.
         partitions: How many Dagster partitions were written; 0 without partitions.
         seconds: How long it took.
     """
@@ -53,7 +54,7 @@ def build_output_metadata(
     if result.rows_outside:
         metadata["iceberg/rows_outside_partition"] = dg.MetadataValue.int(result.rows_outside)
     if partitions == 1 and write.mode is WriteMode.OVERWRITE and result.rows is not None:
-        # Of several partitions, and after an append or upsert, only another scan could tell.
+        # For several partitions, and after an append or upsert, this would take another scan.
         outside = result.rows_outside - result.rows_dropped
         metadata["dagster/partition_row_count"] = dg.MetadataValue.int(result.rows - outside)
     if result.deduplicated:
@@ -62,12 +63,12 @@ def build_output_metadata(
 
 
 def build_table_metadata(table: TableIdentifier) -> dict[str, dg.MetadataValue]:
-    """Metadata that is known before anything is written, for definitions too."""
+    """Return the metadata that is known before anything is written."""
     return {"dagster/table_name": dg.MetadataValue.text(str(table))}
 
 
 def build_column_schema(table: "Table") -> dg.TableSchema:
-    """The table's columns with types, nullability, docs and what they do for the partitioning."""
+    """Return the table's columns with types, nullability, docs and partition transforms."""
     schema = table.schema()
     partitions: dict[int, list[str]] = {}
     for field in table.spec().fields:
@@ -84,44 +85,49 @@ def _column(field: "NestedField", notes: list[str]) -> dg.TableColumn:
     )
 
 
-_MOST_KINDS = 3
-
-
-def describe_iceberg_assets(
+def tables_of(
     assets: Iterable[dg.AssetsDefinition | dg.AssetSpec],
     *,
     default_namespace: str = "public",
     table_name_pattern: str = "{asset_key}",
-) -> Sequence[dg.AssetsDefinition | dg.AssetSpec]:
-    """Put table name and kind on assets that are stored in Iceberg, and refuse two on one table.
-
-    An asset that names its table by metadata `table` may share it: that is saying so.
+    unique: bool = False,
+) -> dict[dg.AssetKey, TableIdentifier]:
+    """Return the table of every asset; this is where the settings of assets are read, once.
 
     Args:
-        assets: The assets; others than these are not looked at.
-        default_namespace: Namespace of assets whose key has one part, as of their IO manager.
-        table_name_pattern: Name of tables, as of their IO manager.
+        assets: Assets that are stored in Iceberg.
+        default_namespace: Namespace of assets whose key has one part, as in their IO manager.
+        table_name_pattern: Name of tables, as in their IO manager.
+        unique: Whether to reject two assets on one table, unless they name it by metadata `table`.
 
     Raises:
-        ValidationError: Two assets would be stored in one table, or settings are not valid.
+        ValidationError: The settings of an asset are not valid, or two assets share a table.
     """
+    tables: dict[dg.AssetKey, TableIdentifier] = {}
     owners: dict[TableIdentifier, dg.AssetKey] = {}
-
-    def describe(spec: dg.AssetSpec) -> dg.AssetSpec:
+    for spec in (spec for each in assets for spec in ([each] if isinstance(each, dg.AssetSpec) else each.specs)):
         settings = AssetSettings.from_metadata(spec.metadata, owner=f"asset '{spec.key.to_user_string()}'")
-        table = table_identifier(
+        table = tables[spec.key] = table_identifier(
             spec.key.path, settings, default_namespace=default_namespace, table_name_pattern=table_name_pattern
         )
-        if settings.table is None:
-            owner = owners.setdefault(table, spec.key)
-            if owner != spec.key:
-                raise ValidationError(
-                    f"Assets '{owner.to_user_string()}' and '{spec.key.to_user_string()}' would both be stored in "
-                    f"'{table}'. Rename one, or set metadata 'table' on one of them.",
-                    table=table,
-                )
-        # Dagster shows so many kinds and no more; those that the user chose stay.
+        owner = owners.setdefault(table, spec.key) if settings.table is None else spec.key
+        if unique and owner != spec.key:
+            raise ValidationError(
+                f"Assets '{owner.to_user_string()}' and '{spec.key.to_user_string()}' would both be stored in "
+                f"'{table}'. Rename one, or set metadata 'table' on one of them.",
+                table=table,
+            )
+    return tables
+
+
+def describe_iceberg_assets(
+    assets: Iterable[dg.AssetsDefinition | dg.AssetSpec], tables: Mapping[dg.AssetKey, TableIdentifier]
+) -> Sequence[dg.AssetsDefinition | dg.AssetSpec]:
+    """Add the table name and the kind to assets that are stored in Iceberg."""
+
+    def describe(spec: dg.AssetSpec) -> dg.AssetSpec:
+        # Dagster allows no more kinds than these; those that the user chose stay.
         kinds = {STORAGE_KIND} if len(spec.kinds) < _MOST_KINDS else set()
-        return spec.merge_attributes(metadata=build_table_metadata(table), kinds=kinds)
+        return spec.merge_attributes(metadata=build_table_metadata(tables[spec.key]), kinds=kinds)
 
     return dg.map_asset_specs(describe, assets)

@@ -1,7 +1,7 @@
-"""One connection per process and configuration, whoever asks for it.
+"""One connection per process and configuration.
 
-Resources are built anew for every run and step; catalogs, their sessions and their database
-pools are not. A forked process gets its own, because sockets must not be shared.
+Dagster builds resources for every run and step; catalogs, their sessions and database pools are
+shared between them. A forked process opens its own, because sockets must not be shared.
 """
 
 import hashlib
@@ -24,9 +24,9 @@ from floe_dagster_iceberg.plugins.registry import BUILT_INS, Kind, built_in, ope
 from floe_dagster_iceberg.plugins.storage import BuiltInStorage, embedded_home
 from floe_dagster_iceberg.secrets import REDACTION_REGEX, resolve_text
 
-# Enough for every catalog a process talks to, and a bound for those that open one after another.
+# More than the catalogs of any process, and a bound for processes that keep opening new ones.
 _MOST_CONNECTIONS = 32
-# With these the client chooses where tables go; with all others the server does.
+# With these catalogs the client chooses table locations; with all others the server does.
 _CLIENT_CHOOSES_LOCATION = frozenset({"sql", "glue", "hive"})
 _STORAGE_OF_SCHEME = {"s3": "s3", "s3a": "s3", "gs": "gcs"}
 _connections: "OrderedDict[tuple[int, str], Connection]" = OrderedDict()
@@ -35,7 +35,7 @@ _opening = threading.Lock()
 
 @dataclass(frozen=True)
 class ConnectionSettings:
-    """What decides whether two connections are the same."""
+    """Settings of a connection; equal settings share one."""
 
     catalog_type: str
     catalog_config: Mapping[str, Any] = field(repr=False)
@@ -45,12 +45,12 @@ class ConnectionSettings:
 
     @property
     def catalog_name(self) -> str:
-        """Name of the catalog, as messages and Spark call it."""
+        """Name of the catalog in messages and in Spark."""
         return str(self.catalog_config["catalog_name"])
 
     @property
     def has_storage(self) -> bool:
-        """Whether the client knows the storage; a server that chooses locations may know it alone."""
+        """Whether the storage is configured here; it may be known to the server alone."""
         return self.catalog_type == "sql" or self.storage_type != "local" or bool(self.storage_config)
 
     def with_defaults(self) -> "ConnectionSettings":
@@ -70,20 +70,21 @@ class ConnectionSettings:
         return filled
 
     def fingerprint(self) -> str:
-        """The same text for the same settings; a hash, so that no secret is kept as a key.
+        """Return the key of these settings; a hash, so that no secret is kept.
 
         Raises:
-            SecretNotFoundError: A reference points at nothing.
+            SecretNotFoundError: The secret of a reference does not exist.
         """
-        said = [self.catalog_type, _resolved(self.catalog_config), self.storage_type, _resolved(self.storage_config)]
-        return hashlib.sha256(json.dumps([said, self.manager.model_dump_json()]).encode()).hexdigest()
+        catalog, storage = _resolved(self.catalog_config), _resolved(self.storage_config)
+        settings = [self.catalog_type, catalog, self.storage_type, storage, self.manager.model_dump_json()]
+        return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
 class Connection:
-    """A catalog as this process uses it. Nothing is connected before the first use."""
+    """A catalog and its storage. Nothing is connected before the first use."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        # The manager brings PyIceberg and Arrow along: seconds that loading a code location must not cost.
+        # It imports PyIceberg and Arrow: seconds that loading a code location must not cost.
         from floe_dagster_iceberg.table.manager import IcebergTableManager  # noqa: PLC0415
 
         self._settings = settings
@@ -99,29 +100,24 @@ class Connection:
         self._checking = threading.Lock()
 
     def check_storage(self) -> None:
-        """Write a tiny object below the warehouse and delete it; only the first call does.
-
-        Raises:
-            WriteError: The location is missing, or the credentials do not allow writing there.
-            CatalogConnectionError: The storage does not answer.
-        """
+        """Write a small object below the warehouse and delete it, on the first call."""
         with self._checking:
             if self.storage_plugin is not None and not self._storage_checked:
                 _probe(self.storage_plugin, catalog=self._settings.catalog_name)
             self._storage_checked = True
 
     def health_check(self) -> HealthStatus:
-        """Ask the catalog for its namespaces, for at most 5 seconds; never raises an error of this package."""
+        """List the catalog's namespaces, for at most 5 seconds; errors of this package become a status."""
         started = perf_counter()
         try:
             with translate_errors(self._settings.catalog_name):
-                run_within(HEALTH_CHECK_SECONDS, self._list_namespaces)
+                run_within(HEALTH_CHECK_SECONDS, lambda: self.manager.catalog.list_namespaces())  # noqa: PLW0108 - opens the catalog
         except FloeStorageError as error:
             return HealthStatus(state="unhealthy", message=str(error), details={"error": type(error).__name__})
         return HealthStatus(state="healthy", details={"seconds": f"{perf_counter() - started:.3f}"})
 
     def spark_conf(self) -> dict[str, str]:
-        """Spark conf that opens the same tables; it holds resolved secrets, and tells Spark to hide them."""
+        """Return the Spark conf of the same tables. It holds resolved secrets, which Spark redacts."""
         name = self._settings.catalog_name
         catalog, storage = self._spark_plugins()
         return {
@@ -131,12 +127,9 @@ class Connection:
         }
 
     def spark_packages(self) -> list[str]:
-        """Jars Spark needs besides the Iceberg runtime: Maven coordinates, or bare names of Iceberg's bundles."""
+        """Return the jars besides the Iceberg runtime: Maven coordinates, or names of Iceberg's bundles."""
         catalog, storage = self._spark_plugins()
         return list(dict.fromkeys([*catalog.spark_packages(), *(storage.spark_packages() if storage else [])]))
-
-    def _list_namespaces(self) -> object:
-        return self.manager.catalog.list_namespaces()
 
     def _spark_plugins(self) -> tuple[SparkConfigured, SparkConfigured | None]:
         wanted = self._settings
@@ -147,7 +140,7 @@ class Connection:
 
 
 def open_connection(settings: ConnectionSettings) -> Connection:
-    """The connection of this process for these settings, old or new."""
+    """Return the connection of this process with these settings; open one if there is none."""
     settings = settings.with_defaults()
     key = (os.getpid(), settings.fingerprint())
     with _opening:
@@ -162,7 +155,7 @@ def open_connection(settings: ConnectionSettings) -> Connection:
 def _probe(storage: StoragePlugin, *, catalog: str) -> None:
     root = storage.warehouse_uri() if isinstance(storage, BuiltInStorage) else storage.get_warehouse_uri("")
     if root is None:
-        # Keys without a location: the catalog names it, table by table.
+        # Credentials without a location: the catalog has one per table.
         return
     location = f"{root.rstrip('/')}/.floe-probe-{uuid.uuid4().hex}"
     try:
@@ -183,11 +176,11 @@ def _probe(storage: StoragePlugin, *, catalog: str) -> None:
 def _spark_plugin(kind: Kind, name: str, plugin: object, config: Mapping[str, Any]) -> SparkConfigured:
     if isinstance(plugin, SparkConfigured):
         return plugin
-    # An installed plugin that knows nothing of Spark, but is named and configured like one of ours.
+    # An installed plugin without Spark support that has the name and settings of a built-in one.
     if name in BUILT_INS[kind]:
         return built_in(kind, name, config)
     raise EngineCapabilityError(
-        f"The {kind} plugin '{name}' gives Spark no configuration. Give it the methods spark_conf and spark_packages.",
+        f"The {kind} plugin '{name}' has no Spark configuration. Add the methods spark_conf and spark_packages to it.",
         engine="spark",
     )
 

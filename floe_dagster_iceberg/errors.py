@@ -24,15 +24,45 @@
         ├── PluginNotFoundError
         └── SecretNotFoundError
 
-A message gives the fact with the values that matter, then the remedy. It never holds a
-secret or a data value. `retryable` says whether the same work may succeed when it is
-simply run again; the Dagster boundary turns it into `Failure(allow_retries=...)`.
+A message states the fact with the values that matter, then the remedy. It never holds a secret or a data
+value. `retryable` says whether running the same work again may succeed; at the Dagster boundary it becomes
+`Failure(allow_retries=...)`.
 """
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from floe_dagster_iceberg.models.quantities import counted
+
+__all__ = [
+    "CatalogAuthenticationError",
+    "CatalogConnectionError",
+    "CommitConflictError",
+    "CommitOutcomeUnknownError",
+    "CompactionError",
+    "ConcurrencyConflictError",
+    "EngineCapabilityError",
+    "FloeStorageError",
+    "IcebergError",
+    "IncompatibleSchemaChangeError",
+    "MaintenanceRefusedError",
+    "NamespaceNotFoundError",
+    "NoSuchNamespaceError",
+    "NoSuchTableError",
+    "PluginNotFoundError",
+    "RollbackError",
+    "RowsOutsidePartitionError",
+    "ScanError",
+    "SchemaEvolutionError",
+    "SecretNotFoundError",
+    "SnapshotNotFoundError",
+    "StaleTableMetadataError",
+    "TableAlreadyExistsError",
+    "TableExistsError",
+    "TableNotFoundError",
+    "ValidationError",
+    "WriteError",
+]
 
 
 def _rebuild(cls: "type[FloeStorageError]", message: str, attributes: dict[str, Any]) -> "FloeStorageError":
@@ -43,22 +73,22 @@ def _rebuild(cls: "type[FloeStorageError]", message: str, attributes: dict[str, 
 
 
 class FloeStorageError(Exception):
-    """Base of every error of this package."""
+    """Base class of every error of this package."""
 
     retryable: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Constructors take other arguments than the message, and Dagster ships errors across processes.
+        # Constructors take more than the message, and Dagster sends errors between processes.
         return _rebuild, (type(self), str(self), dict(vars(self)))
 
     @property
     def details(self) -> dict[str, Any]:
-        """The error's arguments by name, for logs and Dagster metadata."""
+        """Arguments of the error by name, for logs and Dagster metadata."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
 
 class CatalogConnectionError(FloeStorageError):
-    """The catalog could not be reached, or did not answer in time."""
+    """The catalog could not be reached, or did not respond in time."""
 
     retryable = True
 
@@ -66,12 +96,12 @@ class CatalogConnectionError(FloeStorageError):
         self.catalog, self.reason = catalog, reason
         super().__init__(
             f"Catalog '{catalog}' is unreachable: {reason}. "
-            "Check the catalog's URI, that the service is running, and the network between."
+            "Check the catalog's URI, the network, and that the service is running."
         )
 
 
 class CatalogAuthenticationError(FloeStorageError):
-    """The catalog refused the credentials, or they do not allow this."""
+    """The catalog rejected the credentials, or they do not permit the request."""
 
     def __init__(self, catalog: str, *, reason: str) -> None:
         self.catalog, self.reason = catalog, reason
@@ -82,7 +112,7 @@ class CatalogAuthenticationError(FloeStorageError):
 
 
 class IcebergError(FloeStorageError):
-    """Base of the errors about tables and what is done to them."""
+    """Base class of errors about tables and operations on them."""
 
     def __init__(self, message: str, *, table: object = None) -> None:
         self.table = None if table is None else str(table)
@@ -90,7 +120,7 @@ class IcebergError(FloeStorageError):
 
 
 class TableAlreadyExistsError(IcebergError):
-    """A table of that name is there already."""
+    """The catalog has a table of that name already."""
 
     def __init__(self, table: object) -> None:
         super().__init__(
@@ -116,11 +146,11 @@ class NoSuchNamespaceError(IcebergError):
 
 
 class ValidationError(IcebergError, ValueError):
-    """What was asked for is invalid as given; nothing was sent to the catalog."""
+    """The request is invalid; nothing was sent to the catalog."""
 
 
 class SchemaEvolutionError(IcebergError):
-    """The schema cannot change that way, or the data does not fit it."""
+    """The schema change is not supported, or the data does not match the schema."""
 
     def __init__(self, message: str, *, table: object = None, column: str | None = None) -> None:
         self.column = column
@@ -140,7 +170,7 @@ class IncompatibleSchemaChangeError(SchemaEvolutionError):
 
 
 class WriteError(IcebergError):
-    """Rows could not be written; the table is as it was before."""
+    """Rows could not be written; the table is unchanged."""
 
 
 class RowsOutsidePartitionError(WriteError):
@@ -165,20 +195,20 @@ class ScanError(IcebergError):
 
 
 class StaleTableMetadataError(ScanError):
-    """The catalog knows the table, and the metadata file that it names is missing or is invalid."""
+    """The metadata file of a table in the catalog is missing or invalid."""
 
     def __init__(self, table: object, *, metadata_location: str | None, reason: str) -> None:
         self.metadata_location, self.reason = metadata_location, reason
         super().__init__(
-            f"The metadata of table '{table}' cannot be read: {reason} ({metadata_location or 'at a place unknown'}). "
-            "Restore the metadata file, or set stale_table_recovery_mode to 'repair': the table comes back in the "
-            "newest version that is left.",
+            f"The metadata of table '{table}' cannot be read: {reason} ({metadata_location or 'location unknown'}). "
+            "Restore the metadata file, or set stale_table_recovery_mode to 'repair' to restore the newest version "
+            "that is left.",
             table=table,
         )
 
 
 class CommitConflictError(IcebergError):
-    """Other writers won the race for this table more often than the budget allows."""
+    """Concurrent writers committed first more often than the retry budget allows."""
 
     retryable = True
 
@@ -186,23 +216,23 @@ class CommitConflictError(IcebergError):
         self.attempts, self.reason = attempts, reason
         super().__init__(
             f"Commit to '{table}' lost against concurrent writers ({counted(attempts, 'attempt')}): {reason}. "
-            "Nothing was changed; run it again, or raise max_commit_retries.",
+            "Nothing was changed. Run it again, or raise max_commit_retries.",
             table=table,
         )
 
 
 class CommitOutcomeUnknownError(IcebergError):
-    """The catalog did not say whether the commit landed."""
+    """The catalog did not report whether the commit succeeded."""
 
     retryable = True
 
     def __init__(self, table: object, *, snapshot_id: int | None, reason: str, files: Sequence[str] = ()) -> None:
         self.snapshot_id, self.reason, self.files = snapshot_id, reason, tuple(files)
         what = "the change" if snapshot_id is None else f"snapshot {snapshot_id}"
-        kept = f"; {counted(len(self.files), 'data file')} written for it stayed in place" if self.files else ""
+        kept = f" The {counted(len(self.files), 'data file')} written for it were kept." if self.files else ""
         super().__init__(
-            f"It is unknown whether the commit to '{table}' landed: {reason}. Look for {what} in the table: "
-            f"if it is there the commit is complete, if not run it again{kept}.",
+            f"It is unknown whether the commit to '{table}' succeeded: {reason}. Look for {what} in the table: "
+            f"if it is there, the commit is complete; if not, run it again.{kept}",
             table=table,
         )
 
@@ -213,14 +243,14 @@ class SnapshotNotFoundError(IcebergError):
     def __init__(self, table: object, snapshot: object) -> None:
         super().__init__(
             f"Table '{table}' has no snapshot '{snapshot}'. "
-            "It may have expired; list_snapshots() and the table's refs show what is there.",
+            "It may have expired. See list_snapshots() and the table's refs.",
             table=table,
         )
         self.snapshot = snapshot
 
 
 class RollbackError(IcebergError):
-    """The table cannot go back to that snapshot."""
+    """The table cannot be rolled back to that snapshot."""
 
     def __init__(self, table: object, *, snapshot: object, reason: str) -> None:
         self.snapshot, self.reason = snapshot, reason
@@ -228,7 +258,7 @@ class RollbackError(IcebergError):
 
 
 class CompactionError(IcebergError):
-    """Spark could not rewrite files; what it committed before stays."""
+    """Spark could not rewrite files; earlier commits of the rewrite stay."""
 
 
 class MaintenanceRefusedError(IcebergError):
@@ -240,7 +270,7 @@ class MaintenanceRefusedError(IcebergError):
 
 
 class EngineCapabilityError(IcebergError):
-    """This engine cannot do that; another one can."""
+    """The engine does not support this."""
 
     def __init__(self, message: str, *, engine: str, table: object = None) -> None:
         self.engine = engine
@@ -256,7 +286,7 @@ class PluginNotFoundError(IcebergError):
 
 
 class SecretNotFoundError(IcebergError):
-    """A secret reference points at nothing."""
+    """The secret of a reference does not exist."""
 
     def __init__(self, reference: str, *, looked_in: Sequence[str] = ()) -> None:
         self.reference, self.looked_in = reference, tuple(looked_in)

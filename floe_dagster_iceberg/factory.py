@@ -1,4 +1,4 @@
-"""`create_iceberg_resources()`: everything this package gives a code location, from one call. Wiring only."""
+"""`create_iceberg_resources()`: everything a code location needs, from one call. Only wiring."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dagster import AssetChecksDefinition, AssetsDefinition, AssetSpec, Definitions, ExecutorDefinition
+import dagster as dg
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
-from floe_dagster_iceberg.asset_metadata import describe_iceberg_assets
+from floe_dagster_iceberg.asset_metadata import describe_iceberg_assets, tables_of
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager, IcebergIOManager, SparkIcebergIOManager
 from floe_dagster_iceberg.kubernetes import PodSizes, build_executor
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring
 from floe_dagster_iceberg.maintenance.definitions import MaintenanceParts, build_parts
-from floe_dagster_iceberg.maintenance.health_checks import build_checks, check_key, tables_of
+from floe_dagster_iceberg.maintenance.health_checks import build_checks, check_key
 from floe_dagster_iceberg.maintenance.policy import PolicySources
 from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.models import MaintenancePolicy
@@ -27,12 +27,12 @@ _logger = logging.getLogger(__name__)
 _ICEBERG, _SPARK = "iceberg", "pyspark"
 
 ArtifactsSource = CompiledArtifacts | Mapping[str, Any] | str | Path
-IcebergAsset = AssetsDefinition | AssetSpec
+IcebergAsset = dg.AssetsDefinition | dg.AssetSpec
 
 
 @dataclass(frozen=True, eq=False)
 class IcebergBundle(Mapping[str, Any]):
-    """What a code location needs for Iceberg; as a mapping, its resources.
+    """Everything a code location needs for Iceberg. As a mapping, it is its resources.
 
     Example:
         >>> bundle = create_iceberg_resources()
@@ -41,7 +41,7 @@ class IcebergBundle(Mapping[str, Any]):
 
     Attributes:
         resources: The catalog, Spark and the IO managers, by their keys.
-        assets: The assets given, with what is known of their tables, and the maintenance assets.
+        assets: The given assets with their table names, and the maintenance assets.
         asset_checks: Checks of the tables' health.
         jobs: A job for each maintenance asset.
         schedules: A schedule for each of those jobs.
@@ -51,15 +51,15 @@ class IcebergBundle(Mapping[str, Any]):
 
     resources: Mapping[str, Any] = field(default_factory=dict)
     assets: Sequence[IcebergAsset] = ()
-    asset_checks: Sequence[AssetChecksDefinition] = ()
+    asset_checks: Sequence[dg.AssetChecksDefinition] = ()
     jobs: Sequence[Any] = ()
     schedules: Sequence[Any] = ()
     sensors: Sequence[Any] = ()
-    executor: ExecutorDefinition | None = None
+    executor: dg.ExecutorDefinition | None = None
 
-    def definitions(self) -> Definitions:
-        """All of it as `Definitions`, to be served as they are or merged with others."""
-        return Definitions(
+    def definitions(self) -> dg.Definitions:
+        """Return all of it as `Definitions`, to be served as they are or merged with others."""
+        return dg.Definitions(
             assets=self.assets,
             asset_checks=self.asset_checks,
             jobs=self.jobs,
@@ -88,16 +88,16 @@ def create_iceberg_resources(
 ) -> IcebergBundle:
     """Build resources, IO managers and maintenance for the catalog that compiled artifacts name.
 
-    Nothing is connected, written or looked up here; what is wrong with the catalog shows when
-    something is executed. Artifacts without a catalog give an empty bundle and a warning.
+    Nothing is connected, written or looked up here, so problems with the catalog show when a run
+    starts. Artifacts without a catalog give an empty bundle and a warning.
 
     Args:
         artifacts: Compiled artifacts, a path to them, or their content. None is the embedded
             default: a SQLite catalog below `$FLOE_HOME`, else below `.floe`.
         assets: Assets that are stored in Iceberg. They get their table's name, a kind, a health
             check and, with `k8s_job_executor`, the size of their pod.
-        policy: How tables are maintained; wins over the artifacts and over table properties.
-        maintenance: Whether to define the maintenance assets; one code location of a catalog is enough.
+        policy: How tables are maintained; takes precedence over the artifacts and table properties.
+        maintenance: Whether to define the maintenance assets; one code location per catalog is enough.
 
     Raises:
         ValidationError: The artifacts or the policy are not valid, or two assets share a table.
@@ -116,7 +116,7 @@ def create_iceberg_resources(
 
 
 def _prepare_telemetry(artifacts: CompiledArtifacts) -> None:
-    """Have telemetry start with the first operation, if the artifacts ask for it."""
+    """Let the first operation start telemetry, if the artifacts ask for it."""
     try:
         telemetry = artifacts.telemetry
         if telemetry is None:
@@ -124,7 +124,7 @@ def _prepare_telemetry(artifacts: CompiledArtifacts) -> None:
         settings = telemetry.settings(artifacts.resource_attributes)
         telemetry.logging.apply()
     except ValidationError as error:
-        # Whoever wants to load or write tables must not be stopped by how that is watched.
+        # Invalid telemetry settings must not keep the code location from loading.
         _logger.warning("%s No telemetry is sent.", error)
         settings = None
     prepare(settings)
@@ -146,10 +146,9 @@ def _build_bundle(
         spark_resource_key=_SPARK,
         op_tags=tags,
     )
-    namespace = iceberg.default_namespace
-    described = list(describe_iceberg_assets(assets, default_namespace=namespace))
-    checks = build_checks(described, wiring, default_namespace=namespace)
-    watched = [check_key(key) for key in tables_of(described, default_namespace=namespace)]
+    tables = tables_of(assets, default_namespace=iceberg.default_namespace, unique=True)
+    described, checks = describe_iceberg_assets(assets, tables), build_checks(tables, wiring)
+    watched = [check_key(key) for key in tables]
     parts = build_parts(wiring, settings, job_tags=tags, health_checks=watched) if maintenance else MaintenanceParts()
     return IcebergBundle(
         resources=_build_resources(artifacts, iceberg),
@@ -158,7 +157,7 @@ def _build_bundle(
         jobs=parts.jobs,
         schedules=parts.schedules,
         sensors=parts.sensors,
-        executor=build_executor(artifacts, {**sizes.step_configs(described), **sizes.check_configs(checks, settings)}),
+        executor=build_executor(artifacts, {**sizes.step_configs(described), **sizes.check_configs(checks, tags)}),
     )
 
 

@@ -1,9 +1,9 @@
-"""The one boundary where our errors become Dagster failures."""
+"""The boundary where errors of this package become Dagster failures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dagster import Failure, InputContext, MetadataValue, OutputContext
+import dagster as dg
 
 from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.run_identity import in_a_run
@@ -11,8 +11,8 @@ from floe_dagster_iceberg.secrets import quotes_data, scrub_exception
 
 
 @contextmanager
-def dagster_failures(context: OutputContext | InputContext) -> Iterator[None]:
-    """Raise errors of this package as `Failure`, so that hopeless ones are not retried.
+def dagster_failures(context: dg.OutputContext | dg.InputContext) -> Iterator[None]:
+    """Raise errors of this package as `Failure`, so that only retryable ones are retried.
 
     Outside a run, as in a unit test of an IO manager, the error itself is raised.
     """
@@ -23,19 +23,19 @@ def dagster_failures(context: OutputContext | InputContext) -> Iterator[None]:
             raise
         raise to_failure(error) from error
     except BaseException as error:
-        # What comes from the user's own code goes on as it is; Dagster would store what libraries quote.
+        # Dagster stores the message: libraries quote data in theirs, the user's own code is left alone.
         if quotes_data(error):
             scrub_exception(error)
         raise
 
 
-def to_failure(error: FloeStorageError) -> Failure:
-    """An error of this package as Dagster shows it; retried only where that may help."""
-    return Failure(
+def to_failure(error: FloeStorageError) -> dg.Failure:
+    """Return the Dagster failure of an error; it allows retries if the error is retryable."""
+    return dg.Failure(
         description=str(error),
         metadata={
-            "iceberg/error": MetadataValue.text(type(error).__name__),
-            "iceberg/retryable": MetadataValue.bool(error.retryable),
+            "iceberg/error": dg.MetadataValue.text(type(error).__name__),
+            "iceberg/retryable": dg.MetadataValue.bool(error.retryable),
         },
         allow_retries=error.retryable,
     )

@@ -1,14 +1,14 @@
-"""Sizes of pods and the executor, as the artifacts say. Nothing of Kubernetes is imported unless it is asked for.
+"""Pod sizes and the executor, from the artifacts. Kubernetes libraries are only imported when needed.
 
-A resource preset is either short or long:
+A resource preset has a short and a long form:
 
     "small": {"cpu": "500m", "memory": "1Gi"}
     "large": {"requests": {"cpu": "2", "memory": "8Gi"}, "limits": {"memory": "8Gi"},
               "node_selector": {"pool": "batch"}, "tolerations": [{"key": "batch", "operator": "Exists"}]}
 
 It becomes the tag `dagster-k8s/config`: on an op it sizes the step's pod, on a job the run's. The ops of
-data assets are the user's; they stay as they are, and the executor is reported what their steps get. What
-Kubernetes would refuse at night, when the pod is to start, is refused when the code location loads.
+data assets are not changed; the executor gets the sizes of their steps. Settings that Kubernetes would reject
+when a pod starts are rejected when the code location loads.
 """
 
 import re
@@ -33,19 +33,15 @@ _EXECUTOR_PATH: Final = "plugins.orchestrator.config.executor"
 _DEFAULT_PRESET: Final = "default"
 _MAINTENANCE_PRESET: Final = "maintenance"
 _K8S_EXECUTOR: Final = "k8s_job_executor"
-# Where that executor's own configuration takes what single steps get.
+# The executor's setting for the pods of single steps.
 _PER_STEP: Final = "per_step_k8s_config"
-
-
-# Of these a thousandth is no unit: who writes 512m means 512Mi.
+# 512m of these would be thousandths of a byte; 512Mi is meant.
 _BYTES: Final = frozenset({"memory", "ephemeral-storage"})
-
-
 _QUANTITY: Final = re.compile(r"\d+(\.\d+)?(m|k|[MGTPE]|[KMGTPE]i)?")
 
 
 def _check_quantity(value: object) -> object:
-    # JSON writes whole processors as numbers, Kubernetes takes text.
+    # JSON has whole CPUs as numbers, Kubernetes takes text.
     text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
     if not isinstance(text, str) or not _QUANTITY.fullmatch(text):
         raise ValueError("Input should be a Kubernetes quantity such as '500m' or '4Gi'")
@@ -56,7 +52,7 @@ Quantity = Annotated[str, BeforeValidator(_check_quantity)]
 
 
 def _compare(one: str, other: str) -> Decimal:
-    """How much more one quantity is than another."""
+    """Return the difference of two quantities."""
     if one == other:
         return Decimal(0)
     from kubernetes.utils import parse_quantity  # noqa: PLC0415 - as slow to import as Dagster, and rarely needed
@@ -65,7 +61,7 @@ def _compare(one: str, other: str) -> Decimal:
 
 
 class Toleration(FrozenModel):
-    """A taint that a pod puts up with, as Kubernetes writes it."""
+    """A toleration of a node's taints, as Kubernetes writes it."""
 
     key: str | None = Field(default=None, description="Key of the taint; none with 'Exists' tolerates every taint.")
     operator: Literal["Exists", "Equal"] = Field(default="Equal", description="Whether the value matters.")
@@ -76,7 +72,7 @@ class Toleration(FrozenModel):
     toleration_seconds: int | None = Field(
         default=None,
         validation_alias=AliasChoices("toleration_seconds", "tolerationSeconds"),
-        description="How long a pod stays that runs already.",
+        description="How long a running pod stays on the node.",
     )
 
     @model_validator(mode="after")
@@ -89,7 +85,7 @@ class Toleration(FrozenModel):
 
 
 class ResourcePreset(FrozenModel):
-    """What a pod gets."""
+    """Resources of a pod, and the nodes that it may run on."""
 
     cpu: Quantity | None = Field(default=None, description="CPUs, as request and as limit.")
     memory: Quantity | None = Field(default=None, description="Memory, as request and as limit.")
@@ -111,7 +107,7 @@ class ResourcePreset(FrozenModel):
         return self
 
     def _problems(self) -> Iterator[str]:
-        """What Kubernetes refuses although each quantity is one, or takes for something else than is meant."""
+        """What Kubernetes rejects although each quantity is valid, or reads differently than intended."""
         resources = self._resources()
         requests, limits = resources["requests"], resources["limits"]
         for name, value in (*requests.items(), *limits.items()):
@@ -120,16 +116,16 @@ class ResourcePreset(FrozenModel):
         for name, request in requests.items():
             limit = limits.get(name)
             if "/" in name and (limit is None or _compare(request, limit) != 0):
-                yield f"{name} is never shared, so its limit must be what is requested, {request}"
+                yield f"{name} is never shared, so its limit must equal the request, {request}"
             elif limit is not None and _compare(request, limit) > 0:
-                yield f"{name} requested is {request}, which is above its limit {limit}"
+                yield f"the {name} request {request} is above its limit {limit}"
 
     def _resources(self) -> dict[str, dict[str, str]]:
         short = {name: value for name, value in (("cpu", self.cpu), ("memory", self.memory)) if value is not None}
         return {"requests": self.requests or short, "limits": self.limits or short}
 
     def to_tags(self) -> dict[str, Any]:
-        """The preset as a tag of an op or a job."""
+        """Return the preset as a tag of an op or a job."""
         resources = {kind: dict(given) for kind, given in self._resources().items() if given}
         tolerations = [each.model_dump(exclude_none=True) for each in self.tolerations]
         pod = {"node_selector": dict(self.node_selector), "tolerations": tolerations}
@@ -141,11 +137,7 @@ class ResourcePreset(FrozenModel):
 
 
 class PodSizes:
-    """The resource presets of the artifacts, by name.
-
-    Raises:
-        ValidationError: A preset is not valid; its path is named.
-    """
+    """The resource presets of the artifacts, by name; an invalid one raises a `ValidationError`."""
 
     def __init__(self, presets: Mapping[str, Any]) -> None:
         self._presets: dict[str, ResourcePreset] = {}
@@ -154,10 +146,10 @@ class PodSizes:
                 self._presets[name] = ResourcePreset.model_validate(given)
 
     def tags_for(self, preset: str | None, *fallbacks: str) -> dict[str, Any]:
-        """Tags of a preset, else of the first fallback that there is, else none.
+        """Return the tags of a preset, else of the first fallback that exists, else none.
 
         Raises:
-            ValidationError: The preset is named, and there is none of that name.
+            ValidationError: There is no preset of that name.
         """
         if preset is not None and preset not in self._presets:
             known = ", ".join(sorted(self._presets)) or "none"
@@ -168,28 +160,26 @@ class PodSizes:
         return {}
 
     def maintenance_tags(self, settings: MaintenanceSettings) -> dict[MaintenanceOperation, dict[str, Any]]:
-        """Tags of each maintenance asset: its own preset, the one called like it, 'maintenance', or 'default'."""
+        """Return the tags per maintenance asset: its preset, else the one of its name, 'maintenance' or 'default'."""
         return {
             which: self.tags_for(schedule.resources, which.value, _MAINTENANCE_PRESET)
             for which, schedule in settings.schedules.items()
         }
 
     def step_configs(self, assets: Iterable[dg.AssetsDefinition | dg.AssetSpec]) -> dict[str, dict[str, Any]]:
-        """What the steps of data assets get, by the name of their op.
+        """Return the pod configuration of data assets, by the name of their op.
 
-        It is the preset that an asset's tag `floe/resources` names, else 'default'. Left out are ops
-        that say it themselves by their tag `dagster-k8s/config`, and graphs, which have several ops.
+        It is the preset of an asset's tag `floe/resources`, else 'default'. Left out are ops with
+        their own tag `dagster-k8s/config`, and graphs, which have several ops.
 
         Raises:
-            ValidationError: An asset names a preset that there is not.
+            ValidationError: An asset names a preset that does not exist.
         """
         configs = {}
         for each in assets:
-            if (
-                isinstance(each, dg.AssetSpec)
-                or not each.is_executable
-                or not isinstance(each.node_def, dg.OpDefinition)
-            ):
+            if isinstance(each, dg.AssetSpec) or not each.is_executable:
+                continue
+            if not isinstance(each.node_def, dg.OpDefinition):
                 continue
             named = next((spec.tags[PRESET_TAG] for spec in each.specs if PRESET_TAG in spec.tags), None)
             tags = self.tags_for(named)
@@ -198,10 +188,10 @@ class PodSizes:
         return configs
 
     def check_configs(
-        self, checks: Iterable[dg.AssetChecksDefinition], settings: MaintenanceSettings
+        self, checks: Iterable[dg.AssetChecksDefinition], tags: Mapping[MaintenanceOperation, Mapping[str, Any]]
     ) -> dict[str, dict[str, Any]]:
-        """What the steps of health checks get, by the name of their op: as much as the asset that measures health."""
-        config = self.maintenance_tags(settings)[MaintenanceOperation.TABLE_HEALTH].get(K8S_CONFIG_TAG)
+        """Return the pod configuration of health checks, by the name of their op: that of the health asset."""
+        config = tags[MaintenanceOperation.TABLE_HEALTH].get(K8S_CONFIG_TAG)
         return {each.op.name: config for each in checks} if config else {}
 
 
@@ -213,13 +203,10 @@ class _ExecutorSettings(FrozenModel):
 def build_executor(
     artifacts: CompiledArtifacts, step_configs: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dg.ExecutorDefinition | None:
-    """The executor that the artifacts name, as `{"type": ..., "config": {...}}`; None leaves it to Dagster.
+    """Return the executor that the artifacts name as `{"type": ..., "config": {...}}`; None leaves it to Dagster.
 
-    Types are `in_process`, `multiprocess` and `k8s_job_executor`; the config is that executor's own.
-
-    Args:
-        artifacts: The artifacts.
-        step_configs: What steps get, by the name of their op; only `k8s_job_executor` has pods to give it to.
+    Types are `in_process`, `multiprocess` and `k8s_job_executor`; the config is that executor's own. Only
+    `k8s_job_executor` uses the `step_configs`, which are pod configurations by the name of an op.
 
     Raises:
         ValidationError: The type is unknown.
@@ -239,7 +226,7 @@ def _executor_named(name: str) -> dg.ExecutorDefinition:
         return dg.in_process_executor
     if name == "multiprocess":
         return dg.multiprocess_executor
-    from dagster_k8s import k8s_job_executor  # noqa: PLC0415 - brings the Kubernetes client along
+    from dagster_k8s import k8s_job_executor  # noqa: PLC0415 - imports the Kubernetes client
 
     executor: dg.ExecutorDefinition = k8s_job_executor
     return executor

@@ -1,4 +1,4 @@
-"""Which column of the table holds each dimension of a partitions definition."""
+"""Dagster partitions as Iceberg sees them: the column of each dimension, the table's layout, the rows of keys."""
 
 import json
 from collections import defaultdict
@@ -37,13 +37,13 @@ def resolve_dimensions(
     """Return the dimensions in Dagster's order, each with its column.
 
     Args:
-        partitions_def: The asset's partitions; None when a context brings keys without a definition.
-        partition_expr: What the asset's metadata says.
-        partition_column: The IO manager's fallback; it may stand for one dimension.
+        partitions_def: The asset's partitions; None when a context has keys without a definition.
+        partition_expr: The asset's metadata of that name.
+        partition_column: The IO manager's fallback, for one dimension at most.
         asset: Name for error messages.
 
     Raises:
-        ValidationError: A dimension has no column, or a column is named for a dimension that is not there.
+        ValidationError: A dimension has no column, or a column is given for an unknown dimension.
     """
     if isinstance(partitions_def, dg.MultiPartitionsDefinition):
         columns = _columns_by_dimension(partitions_def, partition_expr, partition_column, asset)
@@ -54,7 +54,7 @@ def resolve_dimensions(
     column = partition_column if partition_expr is None else partition_expr
     if column is None:
         raise ValidationError(
-            f"Asset '{asset}' is partitioned, but nothing says which column holds the partition. "
+            f"Asset '{asset}' is partitioned, but no column is named that holds the partition. "
             'Set metadata={"partition_expr": "<column>"} on the asset, or partition_column on the IO manager.'
         )
     if not isinstance(column, str):
@@ -90,7 +90,7 @@ def _columns_by_dimension(
     if missing:
         raise ValidationError(
             f"Asset '{asset}' has no column for the partition dimensions {_listed(missing)}. Set metadata={example} "
-            "on the asset; partition_column on the IO manager can stand for one of them."
+            "on the asset; partition_column on the IO manager can name one of them."
         )
     return columns
 
@@ -99,14 +99,10 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-# Enough for a cron whose ticks are not evenly apart, such as the first and the fifteenth of a month.
+# Enough for a cron with uneven ticks, such as the first and the fifteenth of a month.
 _WINDOWS: Final = 5
-
-
-# A day on which clocks are put forward.
+# A day on which daylight saving time starts.
 _SHORTEST_DAY: Final = timedelta(hours=23)
-
-
 _FINENESS: Final = (*TIME_TRANSFORMS, PartitionTransform.IDENTITY).index
 
 
@@ -117,9 +113,9 @@ def derive_layout(
     partition_column: str | None = None,
     asset: str = "asset",
 ) -> PartitionLayout:
-    """Return the layout of a table that a partitioned asset is about to create; empty without partitions.
+    """Return the layout of a new table of a partitioned asset; empty without partitions.
 
-    Time windows become hour, day, month or year by their length, anything else the column's own value.
+    Time windows become hour, day, month or year by their length, other keys the column's own value.
 
     Raises:
         ValidationError: A dimension has no column.
@@ -132,7 +128,7 @@ def derive_layout(
     transforms: dict[str, PartitionTransform] = {}
     for dimension in dimensions:
         transform = _transform_of(dimension.partitions_def)
-        # Iceberg allows one time field per column; the finer one serves both dimensions.
+        # Iceberg allows one time transform per column; the finer one serves both dimensions.
         transforms[dimension.column] = max(transform, transforms.get(dimension.column, transform), key=_FINENESS)
     return PartitionLayout(
         fields=[
@@ -145,7 +141,7 @@ def derive_layout(
 def time_transform(partitions_def: dg.TimeWindowPartitionsDefinition) -> PartitionTransform:
     """Return the coarsest of year, month and day on whose first day every window starts, or hour for shorter windows.
 
-    The time of day does not count: in most time zones Iceberg's UTC days would not match it anyway.
+    The time of day is ignored: in most time zones Iceberg's UTC days do not match it anyway.
     """
     windows = list(_first_windows(partitions_def))
     if any(end - start < _SHORTEST_DAY for start, end in windows):
@@ -158,7 +154,7 @@ def time_transform(partitions_def: dg.TimeWindowPartitionsDefinition) -> Partiti
 def _first_windows(partitions_def: dg.TimeWindowPartitionsDefinition) -> Iterator[tuple[datetime, datetime]]:
     end = partitions_def.start
     for _ in range(_WINDOWS):
-        # Whether or not they are over yet.
+        # Past and future windows alike.
         window = partitions_def.get_next_partition_window(end, respect_bounds=False)
         if window is None:
             return
@@ -173,8 +169,6 @@ def _transform_of(partitions_def: dg.PartitionsDefinition | None) -> PartitionTr
 
 
 KeyPair: TypeAlias = tuple[str, str]
-
-
 Block: TypeAlias = tuple[frozenset[str], ...]
 
 
@@ -186,11 +180,11 @@ def load_slice(
 ) -> PartitionSlice:
     """Return the rows that an output writes or an input reads.
 
-    The partitions are those of the asset being stored or loaded, after partition mappings:
-    a key, a range or any set of keys. Without partitions it is all rows; of no keys, none.
+    The partitions are those of the asset being stored or loaded, after partition mappings: a key, a
+    range or any set of keys. Without partitions these are all rows; for an empty set of keys, none.
 
     Args:
-        context: What Dagster hands to an IO manager.
+        context: The context of the IO manager.
         partition_expr: The asset's metadata of that name: a column, or a column per dimension.
         partition_column: The IO manager's fallback.
 
@@ -202,7 +196,7 @@ def load_slice(
     if not context.has_asset_partitions:
         if partitions_def is None:
             return ALL_ROWS
-        # Dagster lets such a run go ahead; taking it for all rows would replace the whole table.
+        # Dagster allows such a run; treating it as all rows would replace the whole table.
         raise ValidationError(
             f"Asset '{asset}' is partitioned, but this run has no partition. Launch it with a partition key or range."
         )
@@ -225,7 +219,7 @@ def build_slice(
 ) -> PartitionSlice:
     """Return exactly the rows of these keys, in as few conjunctions as they allow.
 
-    Adjacent time windows become one, and keys that are a whole cross product stay a product.
+    Adjacent time windows are merged, and keys that form a cross product stay one.
 
     Raises:
         ValidationError: A dimension has no column.
@@ -248,7 +242,7 @@ def partitions_def_of(context: dg.OutputContext | dg.InputContext) -> dg.Partiti
 
 
 def _blocks(partitions_def: dg.PartitionsDefinition | None, keys: Iterable[str]) -> list[Block]:
-    """The keys as cross products: one set per dimension, all their combinations and nothing else."""
+    """Return the keys as cross products: one set per dimension, and exactly their combinations."""
     if not isinstance(partitions_def, dg.MultiPartitionsDefinition):
         block = frozenset(keys)
         return [(block,)] if block else []
@@ -305,7 +299,7 @@ def _unbroken_runs(partitions_def: dg.TimeWindowPartitionsDefinition, keys: froz
     instants: list[tuple[datetime, datetime, str]] = []
     for key in keys:
         window = partitions_def.time_window_for_partition_key(key)
-        # Instants in UTC: local times of one zone compare by the clock on the wall, which repeats an hour a year.
+        # In UTC: local times of one zone compare by wall clock, which repeats an hour a year.
         instants.append((window.start.astimezone(UTC), window.end.astimezone(UTC), key))
     runs: list[_Run] = []
     for start, end, key in sorted(instants):

@@ -1,13 +1,12 @@
-"""Dagster resources: one configuration that opens the tables, for PyIceberg and for Spark alike.
+"""Dagster resources: one configuration of catalog and storage, for PyIceberg and Spark.
 
-Building a resource, also as part of `Definitions`, connects to nothing and writes nothing.
-The first use connects, and all resources of one process that say the same share that
-connection.
+Building a resource, also as part of `Definitions`, connects to nothing and writes nothing. The first
+use connects, and resources of one process with the same configuration share the connection.
 """
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from dagster import Config, ConfigurableResource, EnvVar, InitResourceContext
@@ -29,15 +28,8 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.spark.conf import SparkSettings
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
-# Dagster's launchpad begins with every default, and with asterisks for those of secrets, None included; a
-# default that only a factory knows is left out, so that what the launchpad shows can be launched as it stands.
-_SECRET: dict[str, Any] = {"dagster__is_secret": True}
-
-
 _MASK = "********"
-
-
-# What catalog plugins call the resource's own fields.
+# The resource's own fields by the names that catalog plugins use.
 _FIELDS_OF_CATALOG = {
     "catalog_name": "catalog_name",
     "uri": "catalog_uri",
@@ -49,26 +41,33 @@ _FIELDS_OF_CATALOG = {
 }
 
 
+def _secret_field(description: str, default: Callable[[], Any] = lambda: None) -> Any:
+    # Dagster's launchpad shows every default, and asterisks for the defaults of secrets, None included. It leaves out
+    # defaults that come from a factory, so that the configuration it shows can be launched unchanged.
+    secret: dict[str, Any] = {"dagster__is_secret": True}
+    return Field(default_factory=default, repr=False, json_schema_extra=secret, description=description)
+
+
 class TableManagerSettings(Config):
     """The settings of `IcebergTableManagerConfig`, as Dagster configuration."""
 
-    max_commit_retries: int = Field(default=3, description="How often a lost commit is tried again.")
-    retry_base_delay_seconds: float = Field(default=1.0, description="Wait before the first retry; it doubles.")
+    max_commit_retries: int = Field(default=3, description="Retries of a commit that lost against another writer.")
+    retry_base_delay_seconds: float = Field(default=1.0, description="Seconds before the first retry; they double.")
     default_retention_days: int = Field(default=7, description="Age in days at which snapshots expire.")
-    min_snapshots_to_keep: int = Field(default=10, description="Newest snapshots that never expire.")
+    min_snapshots_to_keep: int = Field(default=10, description="Number of newest snapshots that never expire.")
     default_commit_strategy: CommitStrategy = Field(
-        default=CommitStrategy.FAST_APPEND, description="How writes treat manifests unless they say otherwise."
+        default=CommitStrategy.FAST_APPEND, description="Default commit strategy of writes."
     )
     stale_table_recovery_mode: StaleTableRecoveryMode = Field(
         default=StaleTableRecoveryMode.STRICT,
-        description="'repair' brings a table whose metadata file is missing or broken back in the newest version left.",
+        description="'repair' restores the newest version left of a table whose metadata file is missing or corrupt.",
     )
     default_table_properties: dict[str, str] | None = Field(
-        default=None, description="Properties of every table that is created; production values if not given."
+        default=None, description="Properties of new tables; the default is suited for production."
     )
 
     def to_config(self) -> IcebergTableManagerConfig:
-        """The same settings, checked."""
+        """Return the validated settings."""
         given = {name: getattr(self, name) for name in type(self).model_fields}
         return IcebergTableManagerConfig(**{name: value for name, value in given.items() if value is not None})
 
@@ -76,9 +75,9 @@ class TableManagerSettings(Config):
 class IcebergResource(ConfigurableResource[Any]):
     """Iceberg tables of one catalog, for assets, IO managers and Spark.
 
-    With nothing configured: a SQLite catalog and a warehouse below `$FLOE_HOME`, else below
-    `.floe` in the working directory. Strings may hold `EnvVar`, and any of the references of
-    `floe_dagster_iceberg.secrets`; they are looked up when the catalog is first used.
+    The default is a SQLite catalog and a warehouse below `$FLOE_HOME`, else below `.floe` in the
+    working directory. Strings may be an `EnvVar` or any reference of `floe_dagster_iceberg.secrets`;
+    they are resolved when the catalog is first used.
 
     Example:
         >>> iceberg = IcebergResource(
@@ -93,37 +92,19 @@ class IcebergResource(ConfigurableResource[Any]):
     catalog_type: str = Field(
         default="sql", description="Catalog plugin: sql, rest, polaris, glue, hive, or installed."
     )
-    catalog_name: str = Field(default="floe", description="Name of the catalog, the same in both engines.")
-    catalog_uri: str | None = Field(
-        default_factory=lambda: None,
-        repr=False,
-        json_schema_extra=_SECRET,
-        description="Address of the catalog; an SQLAlchemy URL for 'sql'.",
-    )
+    catalog_name: str = Field(default="floe", description="Name of the catalog, in both engines.")
+    catalog_uri: str | None = _secret_field("Address of the catalog; an SQLAlchemy URL for 'sql'.")
     warehouse: str | None = Field(default=None, description="Location of the warehouse, or its name in the catalog.")
     client_id: str | None = Field(default=None, description="OAuth2 client id.")
-    client_secret: str | None = Field(
-        default_factory=lambda: None, repr=False, json_schema_extra=_SECRET, description="OAuth2 client secret."
-    )
-    token: str | None = Field(
-        default_factory=lambda: None,
-        repr=False,
-        json_schema_extra=_SECRET,
-        description="Bearer token, instead of client id and secret.",
-    )
+    client_secret: str | None = _secret_field("OAuth2 client secret.")
+    token: str | None = _secret_field("Bearer token, instead of client id and secret.")
     scope: str | None = Field(default=None, description="OAuth2 scope.")
-    catalog_properties: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        json_schema_extra=_SECRET,
-        description="Further settings of the catalog plugin, and Iceberg properties.",
+    catalog_properties: dict[str, str] = _secret_field(
+        "Further settings of the catalog plugin, and Iceberg properties.", default=dict
     )
     storage_type: str = Field(default="local", description="Storage plugin: local, s3, gcs, azure, or installed.")
-    storage_properties: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        json_schema_extra=_SECRET,
-        description="Settings of the storage plugin, and Iceberg properties.",
+    storage_properties: dict[str, str] = _secret_field(
+        "Settings of the storage plugin, and Iceberg properties.", default=dict
     )
     default_namespace: str = Field(default="public", description="Namespace of assets whose key has one part.")
     manager: TableManagerSettings = Field(
@@ -133,7 +114,7 @@ class IcebergResource(ConfigurableResource[Any]):
 
     @classmethod
     def from_artifacts(cls, artifacts: CompiledArtifacts) -> Self:
-        """Configure from compiled artifacts; nothing is looked up or connected.
+        """Configure from compiled artifacts; nothing is resolved or connected.
 
         Raises:
             ValidationError: The artifacts name no catalog.
@@ -154,7 +135,7 @@ class IcebergResource(ConfigurableResource[Any]):
 
     @property
     def table_manager(self) -> "IcebergTableManager":
-        """The table manager; the same one for every resource of this process that is configured alike."""
+        """The table manager; resources of one process with the same configuration share it."""
         return self._connection.manager
 
     @property
@@ -169,14 +150,14 @@ class IcebergResource(ConfigurableResource[Any]):
 
     @property
     def storage_plugin(self) -> StoragePlugin | None:
-        """The storage plugin in use; None when only the catalog knows where files are."""
+        """The storage plugin in use; None if only the catalog knows the storage."""
         return self._connection.storage_plugin
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
-        """Check once per process that the warehouse can be written to, before any work is done.
+        """Check once per process that the warehouse is writable, before any work is done.
 
         Raises:
-            WriteError: It cannot.
+            WriteError: The warehouse is not writable.
         """
         del context
         self._opened = None
@@ -184,39 +165,39 @@ class IcebergResource(ConfigurableResource[Any]):
         self.check_storage()
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
-        """Send what telemetry has not sent yet: the process of a run or a step may end right after."""
+        """Send pending telemetry: the process of a run or a step may end right after."""
         del context
         self._opened = None
         flush()
 
     def check_storage(self) -> None:
-        """Write a tiny object below the warehouse and delete it; once per process.
+        """Write a small object below the warehouse and delete it; once per process.
 
         Raises:
             WriteError: The location is missing, or the credentials do not allow writing there.
-            CatalogConnectionError: The storage does not answer.
+            CatalogConnectionError: The storage does not respond.
         """
         self._connection.check_storage()
 
     def health_check(self) -> HealthStatus:
-        """Ask the catalog for its namespaces, for at most 5 seconds."""
+        """List the catalog's namespaces, for at most 5 seconds."""
         return self._connection.health_check()
 
     def spark_conf(self) -> dict[str, str]:
-        """Spark conf that opens the same tables; it holds resolved secrets, and tells Spark to hide them."""
+        """Return the Spark conf of the same tables. It holds resolved secrets, which Spark redacts."""
         return self._connection.spark_conf()
 
     def spark_packages(self) -> list[str]:
-        """Jars Spark needs besides the Iceberg runtime: Maven coordinates, or bare names of Iceberg's bundles."""
+        """Return the jars besides the Iceberg runtime: Maven coordinates, or names of Iceberg's bundles."""
         return self._connection.spark_packages()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Dagster's own state cannot be pickled; the configuration is all another process needs.
+        # Dagster's own state cannot be pickled; another process only needs the configuration.
         return _rebuild, (type(self), {name: getattr(self, name) for name in type(self).model_fields})
 
     @property
     def _connection(self) -> Connection:
-        # Within a run nothing is looked up twice; a forked process opens a connection of its own.
+        # A run resolves its settings once; a forked process opens a connection of its own.
         if self._opened is not None and self._opened[0] == os.getpid():
             return self._opened[1]
         own = {key: getattr(self, name) for key, name in _FIELDS_OF_CATALOG.items()}
@@ -224,22 +205,22 @@ class IcebergResource(ConfigurableResource[Any]):
         return open_connection(
             ConnectionSettings(
                 catalog_type=self.catalog_type,
-                catalog_config=_looked_up({**self.catalog_properties, **own}),
+                catalog_config=_resolve_variables({**self.catalog_properties, **own}),
                 storage_type=self.storage_type,
-                storage_config=_looked_up(self.storage_properties),
+                storage_config=_resolve_variables(self.storage_properties),
                 manager=self.manager.to_config(),
             )
         )
 
 
-def _looked_up(settings: Mapping[str, str]) -> dict[str, str]:
+def _resolve_variables(settings: Mapping[str, str]) -> dict[str, str]:
     for key, value in settings.items():
         if value == _MASK:
             raise ValidationError(
-                f"The setting '{key}' is '{_MASK}': Dagster's launchpad writes that in place of a secret. "
-                "Remove 'resources' from the run's configuration, and the values of the code location are used."
+                f"The setting '{key}' is '{_MASK}': Dagster's launchpad shows that in place of a secret. "
+                "Remove 'resources' from the run's configuration to use the values of the code location."
             )
-    # Dagster looks up an EnvVar only in resources that it starts itself; in scripts and notebooks we do.
+    # Dagster resolves an EnvVar only in resources that it starts itself, not in scripts and notebooks.
     return {key: _value_of(value) if isinstance(value, EnvVar) else value for key, value in settings.items()}
 
 
@@ -263,27 +244,21 @@ def _rebuild(resource: type[IcebergResource], settings: dict[str, Any]) -> Icebe
 
 
 class IcebergSparkResource(ConfigurableResource[Any]):
-    """A Spark session that knows the Iceberg catalog. Spark starts when the session is first used.
+    """A Spark session with the Iceberg catalog. Spark starts when the session is first used.
 
-    Assets and IO managers of one process share it. A run that started Spark stops it at its
-    end. Where Spark runs is a matter of `master` or `remote`; pipelines do not change.
+    Assets and IO managers of one process share it, and a run that started Spark stops it at its end.
+    `master` or `remote` decide where Spark runs; pipelines do not change.
     """
 
     iceberg: IcebergResource = Field(description="Catalog and storage of the tables.")
     master: str = Field(
         default="local[*]", description="Where Spark runs: local[*], spark://host:7077, k8s://https://host, yarn."
     )
-    remote: str | None = Field(
-        default_factory=lambda: None,
-        repr=False,
-        json_schema_extra={"dagster__is_secret": True},
-        description="Address of a Spark Connect server, such as sc://host:15002, instead of a master.",
+    remote: str | None = _secret_field(
+        "Address of a Spark Connect server, such as sc://host:15002, instead of a master."
     )
-    spark_config: dict[str, str] = Field(
-        default_factory=dict,
-        repr=False,
-        json_schema_extra={"dagster__is_secret": True},
-        description="Spark conf; it wins over what this package sets.",
+    spark_config: dict[str, str] = _secret_field(
+        "Spark conf; it takes precedence over what this package sets.", default=dict
     )
 
     @classmethod
@@ -291,7 +266,7 @@ class IcebergSparkResource(ConfigurableResource[Any]):
         """Configure from the `plugins.compute.config` of compiled artifacts; Spark is not started."""
         spark = artifacts.spark
         given: dict[str, Any] = {"master": spark.master, "remote": spark.remote, "spark_config": spark.conf}
-        # What is not given stays unset: the launchpad begins with what is set, and with asterisks for secrets.
+        # Values that are not given stay unset: the launchpad shows what is set, and asterisks for secrets.
         return cls(iceberg=iceberg, **{name: value for name, value in given.items() if value})
 
     @property
@@ -299,24 +274,24 @@ class IcebergSparkResource(ConfigurableResource[Any]):
         """The session; the first use starts Spark.
 
         Raises:
-            EngineCapabilityError: Spark cannot run here: no Java, no jars for this version, no answer.
+            EngineCapabilityError: Spark cannot run here: no Java, no jars for this version, no response.
         """
-        from floe_dagster_iceberg.spark.session import REGISTRY  # noqa: PLC0415 - brings PySpark along
+        from floe_dagster_iceberg.spark.session import REGISTRY  # noqa: PLC0415 - imports PySpark
 
         return REGISTRY.open_session(self._settings(), _start_lazily)
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
-        """Take part in the session of this process, should somebody start it."""
+        """Register as a user of this process's session, whether or not it is started."""
         del context
         SESSION_USERS.add()
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
-        """Stop Spark if this run started it and nobody else uses it."""
+        """Stop Spark if this run started it and it has no other users."""
         del context
         SESSION_USERS.remove()
 
     def _settings(self) -> "SparkSettings":
-        from floe_dagster_iceberg.spark.conf import SparkSettings  # noqa: PLC0415 - brings PySpark along
+        from floe_dagster_iceberg.spark.conf import SparkSettings  # noqa: PLC0415 - imports PySpark
 
         return SparkSettings(
             master=self.master,
@@ -328,7 +303,7 @@ class IcebergSparkResource(ConfigurableResource[Any]):
 
 
 def _start_lazily(conf: dict[str, str]) -> "SparkSession":
-    from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415 - brings PySpark along
+    from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415 - imports PySpark
 
     session: SparkSession = LazyPySparkResource(spark_config=conf).spark_session
     return session

@@ -1,15 +1,5 @@
-"""Compiled artifacts: what floe's compiler decided, read and never written.
+"""Compiled artifacts, the output of floe's compiler: read here, never written, and in one shape for everyone else."""
 
-The rule of this folder: `sources` turns anything into a dict, `shapes` turns either
-producer's dict into `model`, and nobody else knows that there are two shapes.
-"""
+from floe_dagster_iceberg.artifacts.model import CompiledArtifacts, EnforcementLevel, Governance, SparkSettings
 
-from floe_dagster_iceberg.artifacts.model import (
-    CompiledArtifacts,
-    EnforcementLevel,
-    Governance,
-    PluginSelection,
-    SparkSettings,
-)
-
-__all__ = ["CompiledArtifacts", "EnforcementLevel", "Governance", "PluginSelection", "SparkSettings"]
+__all__ = ["CompiledArtifacts", "EnforcementLevel", "Governance", "SparkSettings"]

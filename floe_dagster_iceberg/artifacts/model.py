@@ -1,4 +1,4 @@
-"""What this package reads from compiled artifacts."""
+"""The parts of compiled artifacts that this package reads."""
 
 import logging
 import re
@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from floe_dagster_iceberg.artifacts import shapes, sources
-from floe_dagster_iceberg.artifacts.telemetry import TelemetrySection
+from floe_dagster_iceberg.artifacts.telemetry import PATH, TelemetrySection
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import StaleTableRecoveryMode
 from floe_dagster_iceberg.models.base import FrozenModel
@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 
 class EnforcementLevel(StrEnum):
-    """What happens when a setting is weaker than governance asks for."""
+    """What happens when a setting is weaker than governance requires."""
 
     OFF = "off"
     WARN = "warn"
@@ -28,7 +28,7 @@ class EnforcementLevel(StrEnum):
 
 
 class PluginSelection(FrozenModel):
-    """A plugin by name, with its configuration as the compiler wrote it; references are not resolved."""
+    """A plugin by name, with its configuration as compiled; references are not resolved."""
 
     type: str = Field(min_length=1, description="Name of the plugin.")
     version: str | None = Field(default=None, description="Version the compiler resolved.")
@@ -36,34 +36,29 @@ class PluginSelection(FrozenModel):
 
 
 class Governance(FrozenModel):
-    """Retention as validated upstream. Snapshots follow it; rows are never deleted because of it."""
+    """Retention policy. Snapshot expiry follows it; rows are never deleted because of it."""
 
     snapshot_max_age: timedelta | None = Field(default=None, description="Age at which snapshots expire.")
-    snapshot_keep_last: int | None = Field(default=None, ge=1, description="Snapshots kept whatever their age.")
+    snapshot_keep_last: int | None = Field(default=None, ge=1, description="Snapshots that are kept regardless of age.")
     data_retention_days: int | None = Field(default=None, ge=1, description="Row retention; reported, not enforced.")
-    enforcement: EnforcementLevel = Field(default=EnforcementLevel.OFF, description="How strictly it holds.")
+    enforcement: EnforcementLevel = Field(default=EnforcementLevel.OFF, description="How strictly it is enforced.")
     stale_table_recovery_mode: StaleTableRecoveryMode = Field(
         default=StaleTableRecoveryMode.STRICT, description="What happens to a table whose metadata cannot be read."
     )
 
     def check_expiry(self, *, max_age: timedelta | None = None, min_snapshots_to_keep: int | None = None) -> None:
-        """Compare a maintenance setting with governance: refuse it, log it, or let it pass.
+        """Compare maintenance settings with governance: reject, log or ignore weaker ones, by the enforcement level.
 
         Raises:
-            ValidationError: Enforcement is strict, and the setting keeps less than governance asks for.
+            ValidationError: Enforcement is strict, and the settings keep less than governance requires.
         """
         problems = []
         if max_age is not None and self.snapshot_max_age is not None and max_age < self.snapshot_max_age:
-            given, asked = format_duration(max_age), format_duration(self.snapshot_max_age)
-            problems.append(f"snapshots would expire after {given}, governance asks for {asked}")
-        if (
-            min_snapshots_to_keep is not None
-            and self.snapshot_keep_last is not None
-            and min_snapshots_to_keep < self.snapshot_keep_last
-        ):
-            problems.append(
-                f"{min_snapshots_to_keep} snapshots would be kept, governance asks for {self.snapshot_keep_last}"
-            )
+            given, required = format_duration(max_age), format_duration(self.snapshot_max_age)
+            problems.append(f"snapshots would expire after {given}, governance requires {required}")
+        keep, required_keep = min_snapshots_to_keep, self.snapshot_keep_last
+        if keep is not None and required_keep is not None and keep < required_keep:
+            problems.append(f"{keep} snapshots would be kept, governance requires {required_keep}")
         if not problems or self.enforcement is EnforcementLevel.OFF:
             return
         message = f"Maintenance keeps less than governance allows: {'; '.join(problems)}."
@@ -73,7 +68,7 @@ class Governance(FrozenModel):
 
 
 class SparkSettings(FrozenModel):
-    """How to reach Spark, when the artifacts say so."""
+    """How to reach Spark; empty where the artifacts do not say."""
 
     master: str | None = Field(default=None, description="Spark master URL.")
     remote: str | None = Field(default=None, description="Spark Connect URL.")
@@ -86,41 +81,41 @@ class CompiledArtifacts(FrozenModel):
     version: str | None = Field(default=None, description="Version of the contract.")
     product_name: str | None = Field(default=None, description="Name of the data product.")
     product_version: str | None = Field(default=None, description="Version of the data product.")
-    catalog: PluginSelection | None = Field(default=None, description="The catalog; None when there is none.")
-    storage: PluginSelection | None = Field(default=None, description="The storage; None when the catalog knows it.")
+    catalog: PluginSelection | None = Field(default=None, description="The catalog, if any.")
+    storage: PluginSelection | None = Field(default=None, description="The storage; None if the catalog knows it.")
     compute: PluginSelection | None = Field(default=None, description="Where transformations run.")
-    orchestrator: PluginSelection | None = Field(default=None, description="Who runs them.")
+    orchestrator: PluginSelection | None = Field(default=None, description="What runs them.")
     governance: Governance = Field(default_factory=Governance, description="Retention policy.")
-    observability: dict[str, Any] = Field(default_factory=dict, repr=False, description="As the compiler wrote it.")
-    transforms: list[dict[str, Any]] = Field(default_factory=list, repr=False, description="As the compiler wrote it.")
+    observability: dict[str, Any] = Field(default_factory=dict, repr=False, description="As compiled.")
+    transforms: list[dict[str, Any]] = Field(default_factory=list, repr=False, description="As compiled.")
     layer_namespaces: dict[str, str] = Field(default_factory=dict, description="Namespace of each data layer.")
-    namespace: str | None = Field(default=None, description="Default namespace, when the artifacts name one.")
+    namespace: str | None = Field(default=None, description="Default namespace, if the artifacts name one.")
 
     @classmethod
     def from_json_file(cls, path: str | Path) -> Self:
-        """Read a file of JSON or YAML; a Kubernetes ConfigMap around it is looked through.
+        """Read a JSON or YAML file, which may be a Kubernetes ConfigMap.
 
         Raises:
-            ValidationError: There is no such file, or it holds no artifacts; the offending key is named.
+            ValidationError: The file does not exist or holds no valid artifacts; the invalid key is named.
         """
         return cls.from_dict(sources.read_file(Path(path)))
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """Read the file that `$FLOE_ARTIFACTS` names, else `.floe/compiled_artifacts.json`; None when there is neither.
+        """Read the file that `$FLOE_ARTIFACTS` names, else `.floe/compiled_artifacts.json`; None if there is neither.
 
         Raises:
-            ValidationError: The variable names no file, or the file holds no artifacts.
+            ValidationError: The variable names no file, or the file holds no valid artifacts.
         """
         path = sources.find_file()
         return None if path is None else cls.from_json_file(path)
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Read JSON or YAML text; a Kubernetes ConfigMap around it is looked through.
+        """Read JSON or YAML text, which may be a Kubernetes ConfigMap.
 
         Raises:
-            ValidationError: The text holds no artifacts; the offending key is named.
+            ValidationError: The text holds no valid artifacts; the invalid key is named.
         """
         return cls.from_dict(sources.read_text(text))
 
@@ -129,17 +124,17 @@ class CompiledArtifacts(FrozenModel):
         """Read parsed artifacts of either shape.
 
         Raises:
-            ValidationError: It has neither shape, or a key holds something else than it should.
+            ValidationError: They have neither shape, or a value is invalid.
         """
         with shapes.raise_validation_error(cls):
             return cls.model_validate(shapes.read(sources.unwrap(data)))
 
     @classmethod
     def load(cls, source: object) -> Self:
-        """Read artifacts from whatever holds them: a path, text, a dict, or floe's own object.
+        """Read artifacts from a path, text, a dict, or floe's own object.
 
         Raises:
-            ValidationError: It is none of those, or holds no artifacts.
+            ValidationError: It is none of those, or holds no valid artifacts.
         """
         if isinstance(source, cls):
             return source
@@ -161,17 +156,20 @@ class CompiledArtifacts(FrozenModel):
 
     @property
     def telemetry(self) -> TelemetrySection | None:
-        """Telemetry settings of `observability.telemetry`; None when there are none.
+        """Telemetry settings of `observability.telemetry`, if any.
 
         Raises:
-            ValidationError: A key holds something else than it should.
+            ValidationError: A value is invalid.
         """
-        written = self.observability.get("telemetry")
-        return None if written is None else TelemetrySection.read(written)
+        section = self.observability.get("telemetry")
+        if section is None:
+            return None
+        with shapes.raise_validation_error(TelemetrySection, PATH):
+            return TelemetrySection.model_validate(section)
 
     @property
     def resource_attributes(self) -> dict[str, str]:
-        """What OpenTelemetry is reported about the data product, unless `observability.telemetry` says otherwise."""
+        """OpenTelemetry resource attributes of the data product; `observability.telemetry` may override them."""
         known = {
             "service.name": self.product_name or "floe-dagster-iceberg",
             "service.version": self.product_version,
@@ -183,17 +181,17 @@ class CompiledArtifacts(FrozenModel):
 
     @property
     def maintenance(self) -> dict[str, Any]:
-        """The `maintenance` settings of `plugins.orchestrator.config`; empty when there are none."""
+        """The `maintenance` settings of `plugins.orchestrator.config`."""
         return self._orchestrator_setting("maintenance")
 
     @property
     def resource_presets(self) -> dict[str, Any]:
-        """The `resource_presets` of `plugins.orchestrator.config`; empty when there are none."""
+        """The `resource_presets` of `plugins.orchestrator.config`."""
         return self._orchestrator_setting("resource_presets")
 
     @property
     def executor(self) -> dict[str, Any]:
-        """The `executor` settings of `plugins.orchestrator.config`; empty when there are none."""
+        """The `executor` settings of `plugins.orchestrator.config`."""
         return self._orchestrator_setting("executor")
 
     def _orchestrator_setting(self, key: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Catalog and storage settings as the producers write them -> as our plugins take them."""
+"""The two shapes of compiled artifacts, floe's and its runtime's, as the fields of `CompiledArtifacts`."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,8 +12,6 @@ from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.field_errors import field_errors, nearest
 
 _STORAGE_TYPES = {"minio": "s3", "adls": "azure", "abfs": "azure", "gs": "gcs", "file": "local"}
-
-
 _STORAGE_KEYS = {
     "endpoint_url": "endpoint",
     "access_key": "access_key_id",
@@ -21,18 +19,12 @@ _STORAGE_KEYS = {
     "path": "warehouse",
     "root": "warehouse",
 }
-
-
-# Settings of the producer's own client that have no meaning here.
+# Settings of the producer's own client that do not apply here.
 _NOT_OURS = frozenset({"refresh_margin_seconds", "mode"})
 
 
 def catalog_config(given: Mapping[str, Any], *, path: str) -> tuple[dict[str, Any], str | None]:
-    """Flatten a catalog's settings.
-
-    Returns:
-        The settings, and the default namespace when they name one.
-    """
+    """Return a catalog's settings as its plugin takes them, and the default namespace if they name one."""
     config = _flattened(given, nested=("oauth2", "credentials", "properties"), path=path)
     namespace = config.pop("default_namespace", None) or config.pop("namespace", None)
     config.pop("namespace", None)
@@ -43,24 +35,19 @@ def catalog_config(given: Mapping[str, Any], *, path: str) -> tuple[dict[str, An
     if config.pop("credential_vending_enabled", None) is False:
         config["access_delegation"] = "none"
     if (retries := config.pop("max_retries", None)) is not None:
-        # The producer counts repetitions, we count attempts and allow ten.
+        # The producer counts retries, we count attempts, at most ten.
         config.setdefault("retry", {"max_attempts": min(int(retries) + 1, 10)})
     config.pop("role_arn", None)
     return config, namespace
 
 
 def storage_config(given: Mapping[str, Any], *, path: str) -> dict[str, Any]:
-    """Flatten a storage's settings."""
+    """Return a storage's settings as its plugin takes them."""
     config = _flattened(given, nested=("credentials", "properties"), path=path)
     if (name := config.pop("secret_ref", None)) is not None:
         config.setdefault("access_key_id", {"source": "kubernetes", "name": name, "key": "access-key-id"})
         config.setdefault("secret_access_key", {"source": "kubernetes", "name": name, "key": "secret-access-key"})
     return {_STORAGE_KEYS.get(key, key): value for key, value in config.items()}
-
-
-def storage_type(name: str) -> str:
-    """Our name of a storage that the producer names after a product."""
-    return _STORAGE_TYPES.get(name, name)
 
 
 def _flattened(given: Mapping[str, Any], *, nested: tuple[str, ...], path: str) -> dict[str, Any]:
@@ -72,63 +59,56 @@ def _flattened(given: Mapping[str, Any], *, nested: tuple[str, ...], path: str) 
             flat.update(value)
         elif value is not None:
             raise ValidationError(f"{path}.{key} must be a mapping, not {type(value).__name__}.")
-    # Compilers write every field they know; what is empty is as good as absent.
+    # Compilers write every field they know; an empty one is the same as none.
     return {key: value for key, value in flat.items() if value not in (None, "") and key not in _NOT_OURS}
 
 
 _RUNTIME_KEYS = frozenset({"resolved_profiles", "resolved_catalog", "resolved_layers", "catalog"})
-
-
 _FLOE_KEYS = frozenset({"plugins", "identity", "governance", "observability", "transforms", "metadata"})
-
-
-# The compiler's word for a catalog that speaks the REST protocol.
+# The compiler's names of catalogs with the REST protocol.
 _CATALOG_TYPES = {"nessie": "rest", "unity": "rest"}
-
-
-# What this package reads of the orchestrator's configuration.
+# The orchestrator's settings that this package reads.
 _ORCHESTRATOR_KEYS = ("default_namespace", "maintenance", "resource_presets", "executor")
-
-
-# So near that it is a slip of the hand; other keys of the producer's are further away.
+# Similar enough to be a typo; other keys of the producer's are less similar.
 _MISSPELLED = 0.85
 
 
-class _Read(BaseModel):
-    # The producer adds keys with every version; what we do not know does not concern us.
+class CompiledModel(BaseModel):
+    """A part of the artifacts. Producers add keys with every version; unknown ones are ignored."""
+
     model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
 
 
-class _ReadWithCare(_Read):
-    """Where a misspelled key would be ignored, and with it a catalog, a schedule or a retention."""
+class _StrictModel(CompiledModel):
+    """A part whose misspelled keys are rejected: ignoring one would lose a catalog, a schedule or a retention."""
 
     @model_validator(mode="before")
     @classmethod
-    def _no_key_is_misspelled(cls, data: Any) -> Any:
+    def _check_spelling(cls, data: Any) -> Any:
         if isinstance(data, Mapping):
-            _refuse_misspelled(data, cls.model_fields)
+            _check_misspelled(data, cls.model_fields)
         return data
 
 
-class _Metadata(_Read):
+class _Metadata(CompiledModel):
     product_name: str | None = None
     product_version: str | None = None
 
 
-class _Plugin(_Read):
+class _Plugin(CompiledModel):
     type: str = Field(min_length=1)
     version: str | None = None
     config: dict[str, Any] | None = None
 
 
-class _Plugins(_ReadWithCare):
+class _Plugins(_StrictModel):
     compute: _Plugin | None = None
     orchestrator: _Plugin | None = None
     catalog: _Plugin | None = None
     storage: _Plugin | None = None
 
 
-class _Governance(_ReadWithCare):
+class _Governance(_StrictModel):
     default_ttl_hours: float | None = Field(default=None, gt=0)
     snapshot_keep_last: int | None = Field(default=None, ge=1)
     data_retention_days: int | None = Field(default=None, ge=1)
@@ -146,7 +126,7 @@ class _Governance(_ReadWithCare):
         }
 
 
-class _Shape(_Read):
+class _Shape(CompiledModel):
     version: str | None = None
     metadata: _Metadata = Field(default_factory=_Metadata)
     governance: _Governance | None = None
@@ -168,17 +148,17 @@ class _Shape(_Read):
 Shape = TypeVar("Shape", bound=_Shape)
 
 
-class _FloeShape(_Shape, _ReadWithCare):
+class _FloeShape(_Shape, _StrictModel):
     plugins: _Plugins = Field(default_factory=_Plugins)
 
 
-class _Profiles(_Read):
+class _Profiles(CompiledModel):
     catalog: dict[str, Any] | None = None
     storage: dict[str, Any] | None = None
     compute: dict[str, Any] | None = None
 
 
-class _Layer(_Read):
+class _Layer(CompiledModel):
     namespace: str = Field(min_length=1)
 
 
@@ -196,7 +176,7 @@ def read(data: Mapping[str, Any]) -> dict[str, Any]:
         return _read_runtime(_validated(_RuntimeShape, data))
     if data.keys().isdisjoint(_FLOE_KEYS):
         raise ValidationError(
-            f"These are no compiled artifacts: top-level keys are {', '.join(sorted(map(str, data))) or 'none'}. "
+            f"These are not compiled artifacts: the top-level keys are {', '.join(sorted(map(str, data))) or 'none'}. "
             "Expected 'plugins', or 'resolved_profiles', or 'catalog'."
         )
     return _read_floe(_validated(_FloeShape, data))
@@ -204,23 +184,18 @@ def read(data: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def raise_validation_error(model: type[BaseModel], prefix: str = "") -> Iterator[None]:
-    """Raise a Pydantic error as ours, with the path of each offending key.
-
-    Args:
-        model: The model that is validated.
-        prefix: Where in the artifacts the model is.
-    """
-    refused: list[str] = []
+    """Raise a Pydantic error of `model`, which is at `prefix` in the artifacts, as ours with the path of each key."""
+    rejected: list[str] = []
     try:
         yield
     except pydantic.ValidationError as error:
-        refused = [
+        rejected = [
             f"{'.'.join(filter(None, (prefix, each.path))) or 'artifacts'}: {each.message}"
             for each in field_errors(error, model)
         ]
-    # Outside the except block: the Pydantic error quotes refused values, and must not be chained.
-    if refused:
-        raise ValidationError(f"Compiled artifacts are not valid. {'; '.join(refused)}.")
+    # Outside the except block: the Pydantic error quotes rejected values, and must not be chained.
+    if rejected:
+        raise ValidationError(f"Compiled artifacts are not valid. {'; '.join(rejected)}.")
 
 
 def _validated(shape: type[Shape], data: Mapping[str, Any]) -> Shape:
@@ -233,22 +208,24 @@ def _read_floe(shape: _FloeShape) -> dict[str, Any]:
     orchestrator = shape.plugins.orchestrator
     own = (orchestrator.config if orchestrator else None) or {}
     try:
-        _refuse_misspelled(own, _ORCHESTRATOR_KEYS)
+        _check_misspelled(own, _ORCHESTRATOR_KEYS)
     except ValueError as error:
         raise ValidationError(f"Compiled artifacts are not valid. plugins.orchestrator.config: {error}.") from None
     fields = {
         **shape.shared(),
-        "compute": _as_written(shape.plugins.compute),
-        "orchestrator": _as_written(orchestrator),
+        "compute": _dump(shape.plugins.compute),
+        "orchestrator": _dump(orchestrator),
         "namespace": own.get("default_namespace"),
     }
     if catalog is not None:
         config, namespace = catalog_config(catalog.config or {}, path="plugins.catalog.config")
-        fields["catalog"] = {"type": _catalog_type(catalog.type), "version": catalog.version, "config": config}
+        name = _CATALOG_TYPES.get(catalog.type, catalog.type)
+        fields["catalog"] = {"type": name, "version": catalog.version, "config": config}
         fields["namespace"] = fields["namespace"] or namespace
     if storage is not None:
         config = storage_config(storage.config or {}, path="plugins.storage.config")
-        fields["storage"] = {"type": storage_type(storage.type), "version": storage.version, "config": config}
+        name = _STORAGE_TYPES.get(storage.type, storage.type)
+        fields["storage"] = {"type": name, "version": storage.version, "config": config}
     return fields
 
 
@@ -262,13 +239,15 @@ def _read_runtime(shape: _RuntimeShape) -> dict[str, Any]:
     path, profile = next(((path, found) for path, found in named.items() if found), ("", None))
     if profile is not None:
         config, fields["namespace"] = catalog_config(_without_type(profile), path=path)
-        fields["catalog"] = {"type": _catalog_type(_type_of(profile, path, default="polaris")), "config": config}
+        name = _type_of(profile, path, default="polaris")
+        fields["catalog"] = {"type": _CATALOG_TYPES.get(name, name), "config": config}
     if (profile := shape.resolved_profiles.storage) is not None:
         path = "resolved_profiles.storage"
         config = storage_config(_without_type(profile), path=path)
-        fields["storage"] = {"type": storage_type(_type_of(profile, path, default="s3")), "config": config}
+        name = _type_of(profile, path, default="s3")
+        fields["storage"] = {"type": _STORAGE_TYPES.get(name, name), "config": config}
     if (profile := shape.resolved_profiles.compute or shape.compute) is not None:
-        # Profiles wrap their engine's settings one level deeper than plugins do.
+        # Profiles nest their engine's settings one level deeper than plugins.
         settings = {**_without_type(profile), **(profile.get("properties") or {})}
         fields["compute"] = {"type": _type_of(profile, "compute", default="spark"), "config": settings}
     warehouse = fields.get("catalog", {}).get("config", {}).get("warehouse")
@@ -278,19 +257,15 @@ def _read_runtime(shape: _RuntimeShape) -> dict[str, Any]:
     return fields
 
 
-def _refuse_misspelled(given: Mapping[str, Any], known: Collection[str]) -> None:
+def _check_misspelled(given: Mapping[str, Any], known: Collection[str]) -> None:
     absent = [name for name in known if name not in given]
     for key in given:
         if key not in known and (guess := nearest(str(key), absent, cutoff=_MISSPELLED)) is not None:
             raise ValueError(f"'{key}' would be ignored (did you mean '{guess}'?)")
 
 
-def _as_written(plugin: _Plugin | None) -> dict[str, Any] | None:
+def _dump(plugin: _Plugin | None) -> dict[str, Any] | None:
     return None if plugin is None else {**plugin.model_dump(), "config": plugin.config or {}}
-
-
-def _catalog_type(name: str) -> str:
-    return _CATALOG_TYPES.get(name, name)
 
 
 def _type_of(profile: Mapping[str, Any], path: str, *, default: str) -> str:

@@ -1,4 +1,4 @@
-"""Anything that holds artifacts -> a dict."""
+"""Artifacts from files, text and objects, as a dict."""
 
 import json
 import os
@@ -15,10 +15,7 @@ DEFAULT_FILE: Final = Path(".floe/compiled_artifacts.json")
 
 
 def find_file() -> Path | None:
-    """Where the artifacts of this process are: `$FLOE_ARTIFACTS`, else `.floe/compiled_artifacts.json` if it exists.
-
-    A file that the variable names is returned unseen: that it is missing is an error to be told.
-    """
+    """Return `$FLOE_ARTIFACTS`, whether or not the file exists, else `.floe/compiled_artifacts.json` if it exists."""
     if named := os.environ.get(FILE_VARIABLE):
         return Path(named)
     return DEFAULT_FILE if DEFAULT_FILE.exists() else None
@@ -36,7 +33,7 @@ def read(source: object) -> dict[str, Any]:
         case Mapping():
             return dict(source)
         case _ if callable(dump := getattr(source, "model_dump", None)):
-            # JSON mode turns enums and dates into what the file would hold.
+            # JSON mode writes enums and dates as the file would have them.
             return dict(dump(mode="json"))
         case _:
             raise ValidationError(
@@ -45,12 +42,12 @@ def read(source: object) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Read a file of JSON or YAML."""
+    """Read a JSON or YAML file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValidationError(
-            f"Artifacts file '{path}' cannot be read: {error.strerror}. Check the path and its rights."
+            f"Artifacts file '{path}' cannot be read: {error.strerror}. Check the path and its permissions."
         ) from error
     return read_text(text, origin=f"file '{path}'")
 
@@ -58,12 +55,12 @@ def read_file(path: Path) -> dict[str, Any]:
 def read_text(text: str, *, origin: str = "text") -> dict[str, Any]:
     """Read JSON or YAML text."""
     try:
-        # JSON first: it is what compilers write, and YAML takes a hundred times longer over it.
+        # JSON first: compilers write it, and the YAML parser is a hundred times slower.
         data = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         line = getattr(error, "lineno", None) or getattr(getattr(error, "problem_mark", None), "line", None)
         where = "" if line is None else f" (line {line})"
-        # Not chained: the parser quotes the text around the fault, which may hold a secret.
+        # Not chained: the parser quotes the text around the error, which may hold a secret.
         raise ValidationError(f"Artifacts {origin} is neither JSON nor YAML{where}.") from None
     if not isinstance(data, dict):
         raise ValidationError(f"Artifacts {origin} holds {type(data).__name__}, not a mapping.")
@@ -71,16 +68,16 @@ def read_text(text: str, *, origin: str = "text") -> dict[str, Any]:
 
 
 def unwrap(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Look through a Kubernetes ConfigMap to the artifacts it carries."""
+    """Return the artifacts inside a Kubernetes ConfigMap; others as they are."""
     if data.get("kind") != "ConfigMap":
         return dict(data)
-    carried = data.get("data")
-    if not isinstance(carried, Mapping) or not carried:
-        raise ValidationError("The ConfigMap holds no data. Put the artifacts below 'data'.")
-    documents = [text for name, text in carried.items() if "artifacts" in str(name)] or list(carried.values())
+    entries = data.get("data")
+    if not isinstance(entries, Mapping) or not entries:
+        raise ValidationError("The ConfigMap has no data. Put the artifacts below 'data'.")
+    documents = [text for name, text in entries.items() if "artifacts" in str(name)] or list(entries.values())
     if len(documents) != 1 or not isinstance(documents[0], str):
         raise ValidationError(
-            f"It is unclear which entry of the ConfigMap holds the artifacts: {', '.join(map(str, carried))}. "
+            f"It is unclear which entry of the ConfigMap holds the artifacts: {', '.join(map(str, entries))}. "
             "Name one of them 'compiled_artifacts.json'."
         )
     return read_text(documents[0], origin="in the ConfigMap")

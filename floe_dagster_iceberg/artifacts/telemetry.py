@@ -1,20 +1,19 @@
-"""`observability.telemetry` of the artifacts -> what our telemetry takes."""
+"""`observability.telemetry` of the artifacts as telemetry settings."""
 
 import logging
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from floe_dagster_iceberg.artifacts.shapes import raise_validation_error
+from floe_dagster_iceberg.artifacts.shapes import CompiledModel
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.secrets import SecretValue, secret_as_text
-from floe_dagster_iceberg.telemetry.attributes import SCOPE
-from floe_dagster_iceberg.telemetry.logs import set_log_format
-from floe_dagster_iceberg.telemetry.setup import SecretHeader, TelemetrySettings
+from floe_dagster_iceberg.telemetry import SCOPE
+from floe_dagster_iceberg.telemetry.setup import SecretHeader, TelemetrySettings, set_log_format
 
 PATH: Final = "observability.telemetry"
-# How the compiler spells attributes, and how OpenTelemetry and floe's other parts do.
+# The compiler's names of attributes, and those of OpenTelemetry and of floe's other parts.
 _RESOURCE_ATTRIBUTES: Final = {
     "service_name": ("service.name",),
     "service_version": ("service.version",),
@@ -28,19 +27,14 @@ _RESOURCE_ATTRIBUTES: Final = {
 _MASK: Final = "**********"
 
 
-class _Read(BaseModel):
-    # The producer adds keys with every version; what we do not know does not concern us.
-    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
-
-
-class _Authentication(_Read):
+class _Authentication(CompiledModel):
     auth_type: Literal["api_key", "bearer"]
     api_key: SecretValue | None = None
     bearer_token: SecretValue | None = None
     header_name: str = "Authorization"
 
     def header(self) -> SecretHeader:
-        """The header that carries the secret, which is not looked up."""
+        """Return the header with the secret, which is not resolved yet."""
         is_key = self.auth_type == "api_key"
         given = self.api_key if is_key else self.bearer_token
         text = "" if given is None else secret_as_text(given)
@@ -52,22 +46,22 @@ class _Authentication(_Read):
         return SecretHeader(self.header_name, text, scheme="" if is_key else "Bearer")
 
 
-class LoggingSettings(_Read):
-    """How log events look, as the compiler wrote it."""
+class LoggingSettings(CompiledModel):
+    """Level and format of log events."""
 
     log_level: str | None = None
     json_output: bool | None = None
 
     def apply(self) -> None:
-        """Set the format and the level of this package's own logger, as far as they are given."""
+        """Set the format and the level of this package's logger, if given."""
         if self.json_output is not None:
             set_log_format("json" if self.json_output else "console")
         if (level := logging.getLevelNamesMapping().get((self.log_level or "").upper())) is not None:
             logging.getLogger(SCOPE).setLevel(level)
 
 
-class TelemetrySection(_Read):
-    """What the compiler writes about telemetry."""
+class TelemetrySection(CompiledModel):
+    """Telemetry settings as compiled."""
 
     enabled: bool = True
     otlp_endpoint: str | None = None
@@ -77,24 +71,14 @@ class TelemetrySection(_Read):
     authentication: _Authentication | None = None
     logging: LoggingSettings = Field(default_factory=LoggingSettings)
 
-    @classmethod
-    def read(cls, written: Any) -> "TelemetrySection":
-        """Read the section.
-
-        Raises:
-            ValidationError: A key holds something else than it should.
-        """
-        with raise_validation_error(cls, PATH):
-            return cls.model_validate(written)
-
     def settings(self, resource: Mapping[str, str]) -> TelemetrySettings | None:
-        """Which collector is reported what; None when none is named, or telemetry is switched off.
+        """Return the collector and the resource attributes; None without a collector, or if telemetry is disabled.
 
         Args:
-            resource: Resource attributes that the artifacts give elsewhere.
+            resource: Resource attributes from other parts of the artifacts.
 
         Raises:
-            ValidationError: The protocol is not one that this package speaks, or a secret is missing.
+            ValidationError: The protocol is not supported, or a secret is missing.
         """
         if not self.enabled or not self.otlp_endpoint:
             return None
@@ -106,13 +90,13 @@ class TelemetrySection(_Read):
         environment = str(self.resource_attributes.get("deployment_environment", ""))
         return TelemetrySettings(
             endpoint=self.otlp_endpoint,
-            resource={**resource, **_spelled(self.resource_attributes)},
+            resource={**resource, **_renamed(self.resource_attributes)},
             headers=() if self.authentication is None else (self.authentication.header(),),
             sampling_ratio=min(max(self.sampling.get(environment, 1.0), 0.0), 1.0),
         )
 
 
-def _spelled(attributes: Mapping[str, Any]) -> dict[str, str]:
+def _renamed(attributes: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: str(value)
         for key, value in attributes.items()

@@ -1,5 +1,1 @@
-"""The command line `floe-iceberg`.
-
-The rule of this folder: `app` has the options and exit codes, `reports` the models that `--json`
-prints, and everything else turns one into the other. The layers below work on the tables.
-"""
+"""The command line `floe-iceberg`: options, exit codes and output only; the layers below work on tables."""

@@ -1,1 +1,1 @@
-"""IO managers: from Dagster contexts to writes and reads of tables. Storage itself is in `table` and `spark`."""
+"""IO managers: a Dagster context becomes a `TableWrite` or a `ReadRequest`; `table` and `spark` do the work."""

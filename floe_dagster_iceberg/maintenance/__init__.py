@@ -1,1 +1,1 @@
-"""Tables that stay healthy: a policy becomes a plan, a plan becomes work, and Dagster decides when."""
+"""Maintenance of tables: a policy becomes a plan, the plan is what is executed, and Dagster decides when."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 import dagster as dg
 
 from floe_dagster_iceberg import models
-from floe_dagster_iceberg.asset_settings import AssetSettings, table_identifier
+from floe_dagster_iceberg.asset_metadata import tables_of
 from floe_dagster_iceberg.errors import FloeStorageError, NoSuchTableError
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
@@ -74,32 +74,14 @@ def build_health_checks(
         default_namespace: Namespace of assets whose key has one part, as in their IO manager.
     """
     wiring = MaintenanceWiring(PolicySources(code=policy), iceberg_resource_key=iceberg_resource_key)
-    return build_checks(assets, wiring, default_namespace=default_namespace)
+    return build_checks(tables_of(assets, default_namespace=default_namespace), wiring)
 
 
 def build_checks(
-    assets: Iterable[dg.AssetsDefinition | dg.AssetSpec], wiring: MaintenanceWiring, *, default_namespace: str
+    tables: Mapping[dg.AssetKey, models.TableIdentifier], wiring: MaintenanceWiring
 ) -> list[dg.AssetChecksDefinition]:
     """`build_health_checks` for definitions that share their wiring with others."""
-    return [
-        _build_check(key, table, wiring)
-        for key, table in tables_of(assets, default_namespace=default_namespace).items()
-    ]
-
-
-def tables_of(
-    assets: Iterable[dg.AssetsDefinition | dg.AssetSpec], *, default_namespace: str
-) -> dict[dg.AssetKey, models.TableIdentifier]:
-    """The table of every asset."""
-    specs = (spec for each in assets for spec in ([each] if isinstance(each, dg.AssetSpec) else each.specs))
-    return {
-        spec.key: table_identifier(
-            spec.key.path,
-            AssetSettings.from_metadata(spec.metadata, owner=f"asset '{spec.key.to_user_string()}'"),
-            default_namespace=default_namespace,
-        )
-        for spec in specs
-    }
+    return [_build_check(key, table, wiring) for key, table in tables.items()]
 
 
 def check_key(asset_key: dg.AssetKey) -> dg.AssetCheckKey:

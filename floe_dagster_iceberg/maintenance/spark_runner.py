@@ -11,7 +11,7 @@ from floe_dagster_iceberg.errors import CommitConflictError, CompactionError
 from floe_dagster_iceberg.maintenance.task import Task
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenancePlan, MaintenanceResult
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.spark.procedures import ProcedureResult, SparkProcedures, SparkProvider
+from floe_dagster_iceberg.spark.procedures import SparkProcedures, SparkProvider
 from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.maintenance.expire_files import delete_old_metadata, to_retention
 from floe_dagster_iceberg.table.maintenance.expiry import ExpiryPlan, Retention, plan_expiry
@@ -141,7 +141,7 @@ class SparkRun:
             statement=statement,
         )
 
-    def _result(self, output: ProcedureAnswer, *, files_removed: int, **work: Any) -> MaintenanceResult:
+    def _result(self, output: ProcedureResult, *, files_removed: int, **work: Any) -> MaintenanceResult:
         return self._task.result(
             MaintenanceEngine.SPARK,
             done=bool(files_removed),
@@ -150,7 +150,7 @@ class SparkRun:
             **work,
         )
 
-    def _expire_batch(self, retention: Retention) -> tuple[ExpiryPlan, ProcedureAnswer | None]:
+    def _expire_batch(self, retention: Retention) -> tuple[ExpiryPlan, ProcedureResult | None]:
         """Plan on the table's current metadata, and expire those snapshots."""
         most = self._task.policy.expiry.max_snapshots_per_commit
         batch = plan_expiry(self._table.metadata, retention, max_snapshots=most)

@@ -1,4 +1,4 @@
-"""Frozen value types that users write or receive. No module here imports an engine."""
+"""Frozen value types that users write or receive. Imports no engine."""
 
 from floe_dagster_iceberg.models.config import (
     IcebergIOManagerConfig,

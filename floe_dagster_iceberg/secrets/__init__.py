@@ -1,6 +1,4 @@
-"""Secrets: five ways to refer to one, resolved only at run time, and never shown.
-
-A secret may be written as
+"""Secrets: written in one of five forms, resolved at run time only, and never shown.
 
     plain text                      "s3cr3t"
     an environment variable         "${POLARIS_SECRET}"
@@ -8,15 +6,13 @@ A secret may be written as
     a reference with a source       {"source": "kubernetes", "name": "polaris", "key": "client-secret"}
     a bare reference                {"secret_ref": "polaris-client-secret"}
 
-The last two also work as JSON text, so that they fit into a string field. They are looked
-up in the environment, then in the folder where secrets are mounted (`$FLOE_SECRETS_DIR`,
-else `/var/run/secrets`). Every value resolved here is remembered and masked by `redact`,
-wherever it turns up later.
+The last two also work as JSON text, for string fields. They are looked up in the environment, then in
+the folder where secrets are mounted (`$FLOE_SECRETS_DIR`, else `/var/run/secrets`). `redact` masks every
+value that was resolved here.
 """
 
 from floe_dagster_iceberg.secrets.redaction import (
     LEFT_OUT,
-    REDACTED,
     REDACTION_REGEX,
     is_secret_key,
     message_of,
@@ -29,7 +25,6 @@ from floe_dagster_iceberg.secrets.redaction import (
     scrub_text,
 )
 from floe_dagster_iceberg.secrets.references import (
-    DEFAULT_SECRETS_DIR,
     NamedSecret,
     SecretReference,
     SecretValue,
@@ -41,9 +36,7 @@ from floe_dagster_iceberg.secrets.references import (
 )
 
 __all__ = [
-    "DEFAULT_SECRETS_DIR",
     "LEFT_OUT",
-    "REDACTED",
     "REDACTION_REGEX",
     "NamedSecret",
     "SecretReference",

@@ -1,9 +1,8 @@
-"""What must not be shown, and how it is taken out: the one place for texts, attributes and exceptions.
+"""Redaction of text, attributes and exceptions.
 
-Secrets are masked wherever they turn up: every value that was resolved or issued is remembered, and
-whatever looks like a secret is masked, too. Values of the data cannot be told from other words, so of
-an exception that may quote them nothing is kept but its type: those of the libraries that handle rows,
-and those that stand for the answer of a server.
+Masked are all secrets that were resolved or issued, and everything that looks like a secret. Data values look
+like any other word, so exceptions that may quote them keep only their type: those of libraries that handle
+rows, and those that hold a server's response.
 """
 
 import re
@@ -17,7 +16,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from floe_dagster_iceberg.errors import FloeStorageError
 
 REDACTED: Final = "***"
-LEFT_OUT: Final = "(left out: it may quote data or the answer of a server)"
+LEFT_OUT: Final = "(omitted: it may quote data or the response of a server)"
 
 # One expression that Python and Java both read: Spark takes it as spark.redaction.regex.
 REDACTION_REGEX: Final = (
@@ -25,27 +24,27 @@ REDACTION_REGEX: Final = (
     "|(access|account|private|encryption|api)[-_.]?key"
 )
 
-# A shorter value is no secret worth the name, and masking it would garble every message.
+# Masking shorter values would garble every message.
 _SHORTEST_MASKED: Final = 4
 _SECRET_KEY: Final = re.compile(REDACTION_REGEX)
-# What a secret looks like in text that we did not write: a URL's password, an HTTP header, a key and its value.
+# Secrets in the text of others: a URL's password, an HTTP header, a key and its value.
 _URL_PASSWORD: Final = re.compile(r"(?P<before>\w[\w+.-]*://[^/\s:@]*:)[^/\s@]+@")
 _HTTP_AUTH: Final = re.compile(r"(?i)\b(?P<before>bearer|basic)\s+[\w~+/.=-]{8,}")
 _KEY_AND_VALUE: Final = re.compile(
     r"(?i)(?P<before>[\w.-]*(?:secret|password|passwd|token|credential|access[-_.]key)[\w.-]*[\"']?\s*[:=]\s*[\"']?)"
     r"[^\s\"',;&}]+"
 )
-# Behind these words PyIceberg puts the whole response when it cannot read it, and PyArrow what S3 had to say.
-_ANSWERS: Final = re.compile(
+# After these words PyIceberg quotes a response that it cannot parse, and PyArrow that of S3.
+_RESPONSES: Final = re.compile(
     r"(?P<before>Could not decode json payload:|Received unexpected JSON Payload:|during \w+ operation:).*", re.DOTALL
 )
-# Libraries whose exceptions quote the values they stumble over.
+# Libraries whose exceptions quote data values.
 _HANDLES_ROWS: Final = frozenset({"numpy", "pandas", "polars", "pyarrow"})
 _seen: set[str] = set()
 
 
 def remember_secret(value: str) -> None:
-    """From now on `redact` masks this value, also when it is percent-encoded."""
+    """Let `redact` mask this value from now on, also when it is percent-encoded."""
     if len(value) >= _SHORTEST_MASKED:
         _seen.update((value, quote(value, safe="")))
 
@@ -56,11 +55,11 @@ def is_secret_key(key: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """Mask every secret seen so far, and whatever looks like one."""
+    """Mask every secret seen so far, and everything that looks like one."""
     # Longest first: a secret that contains another must not leave its tail behind.
     for secret in sorted(_seen, key=len, reverse=True):
         text = text.replace(secret, REDACTED)
-    # Every attribute of every span passes here, and hardly any has what these expressions look for.
+    # Called for every attribute of every span; hardly any matches these expressions.
     if "@" in text:
         text = _URL_PASSWORD.sub(rf"\g<before>{REDACTED}@", text)
     if len(text.split(maxsplit=1)) > 1:
@@ -76,31 +75,31 @@ def redact_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def redact_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy what a span or a log event tells, without secrets."""
+    """Copy the attributes of a span or a log event, without secrets."""
     return {name: redact(value) if isinstance(value, str) else value for name, value in attributes.items()}
 
 
 def message_of(error: BaseException) -> str:
-    """What may be told of an error: only our own messages are known to hold no data value."""
+    """Return the message of our own errors, which hold no data values; of others, only the type."""
     return redact(str(error)) if isinstance(error, FloeStorageError) else type(error).__name__
 
 
 def scrub_text(text: str) -> str:
-    """Mask secrets, and cut off the answer of a server that a library quotes."""
-    return redact(_ANSWERS.sub(rf"\g<before> {LEFT_OUT}", text))
+    """Mask secrets, and cut off a server's response that a library quotes."""
+    return redact(_RESPONSES.sub(rf"\g<before> {LEFT_OUT}", text))
 
 
 def scrub_exception(error: BaseException) -> BaseException:
-    """Clean a library's exception and those it came from, in place where that is possible.
+    """Redact a library's exception and its causes.
 
     Returns:
-        The same exception, or for a Pydantic one a copy: those print the values they
-        refused, and their text cannot be edited.
+        The same exception, changed in place, or a copy of a Pydantic one, whose text cannot be changed.
     """
     if isinstance(error, pydantic.ValidationError):
         return _without_inputs(error)
-    if quotes_data(error) or _is_answer(error):
-        error.args = (_summary(error),)
+    if quotes_data(error) or _holds_response(error):
+        status = _status_of(error)
+        error.args = (LEFT_OUT if status is None else f"HTTP {status}",)
         vars(error).pop("__notes__", None)
     else:
         error.args = tuple(scrub_text(str(arg)) if isinstance(arg, str | BaseException) else arg for arg in error.args)
@@ -114,20 +113,14 @@ def scrub_exception(error: BaseException) -> BaseException:
 
 
 def quotes_data(error: BaseException) -> bool:
-    """Whether an exception comes from a library that quotes the rows it stumbles over."""
+    """Whether an exception comes from a library that quotes data values."""
     return type(error).__module__.partition(".")[0] in _HANDLES_ROWS and not isinstance(error, OSError)
 
 
-def _is_answer(error: BaseException) -> bool:
-    """Whether an exception stands for the answer of a server."""
+def _holds_response(error: BaseException) -> bool:
     if isinstance(error, FloeStorageError):
         return False
     return _status_of(error) is not None or _status_of(error.__cause__) is not None
-
-
-def _summary(error: BaseException) -> str:
-    status = _status_of(error)
-    return LEFT_OUT if status is None else f"HTTP {status}"
 
 
 def _status_of(error: BaseException | None) -> int | None:

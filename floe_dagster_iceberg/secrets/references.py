@@ -1,4 +1,4 @@
-"""The five forms in which a secret may be written, and where they are looked up."""
+"""The five forms of a secret, and where they are looked up."""
 
 import json
 import os
@@ -21,7 +21,7 @@ _VARIABLE = re.compile(
 
 
 class SecretReference(BaseModel):
-    """A secret kept elsewhere under a name, and under a key when the secret holds several."""
+    """A secret by its source and name, and by its key if the secret has several."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,7 +34,7 @@ class SecretReference(BaseModel):
 
 
 class NamedSecret(BaseModel):
-    """A secret known by its name alone."""
+    """A secret by its name alone."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,16 +45,16 @@ class NamedSecret(BaseModel):
 
 
 SecretValue = SecretStr | SecretReference | NamedSecret
-"""Type of a configuration field that takes a secret in any of the five forms."""
+"""Type of a configuration field for a secret in any of the five forms."""
 
 _reference: TypeAdapter[SecretReference | NamedSecret] = TypeAdapter(SecretReference | NamedSecret)
 
 
 def resolve_secret(value: str | Mapping[str, Any] | SecretValue) -> str:
-    """Look up a secret written in any of the five forms, and remember it for `redact`.
+    """Look up a secret of any form, and remember it for `redact`.
 
     Raises:
-        SecretNotFoundError: The reference points at nothing; the message names the reference.
+        SecretNotFoundError: The secret does not exist; the message names the reference.
     """
     secret = resolve_text(value.get_secret_value() if isinstance(value, SecretStr) else value)
     remember_secret(secret)
@@ -62,10 +62,10 @@ def resolve_secret(value: str | Mapping[str, Any] | SecretValue) -> str:
 
 
 def resolve_text(value: str | Mapping[str, Any] | SecretReference | NamedSecret) -> str:
-    """Look up a value that is no secret but may be kept like one, such as an address.
+    """Look up a value that is not secret but may be written like one, such as an address.
 
     Raises:
-        SecretNotFoundError: The reference points at nothing; the message names the reference.
+        SecretNotFoundError: The value does not exist; the message names the reference.
     """
     if isinstance(value, str):
         value = _reference_in(value) or value
@@ -75,7 +75,7 @@ def resolve_text(value: str | Mapping[str, Any] | SecretReference | NamedSecret)
 
 
 def secret_as_text(value: str | Mapping[str, Any] | SecretValue) -> str:
-    """Write a secret of any form as text that `resolve_secret` reads; nothing is looked up."""
+    """Return a secret of any form as text for `resolve_secret`; nothing is looked up."""
     match value:
         case str():
             return value
@@ -95,7 +95,7 @@ def resolve_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_reference(value: object) -> bool:
-    """Whether a mapping is one of the two forms that refer to a secret kept elsewhere."""
+    """Whether a value is one of the two forms that are mappings."""
     if not isinstance(value, Mapping):
         return False
     return value.keys() == {"secret_ref"} or ("name" in value and {"name"} < value.keys() <= {"source", "name", "key"})
@@ -121,7 +121,7 @@ def _reference_in(text: str) -> Mapping[str, Any] | None:
         parsed = json.loads(text)
     except json.JSONDecodeError:
         return None
-    # Plain text may happen to be JSON, such as a service-account key.
+    # Plain text may be JSON, such as a service-account key.
     return parsed if is_reference(parsed) else None
 
 

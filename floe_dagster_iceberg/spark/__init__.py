@@ -1,1 +1,1 @@
-"""The promises of `table`, kept with Spark: PyIceberg does the DDL, Spark moves rows. Only here is pyspark imported."""
+"""File for file the mirror of `table`, with the same guarantees: PyIceberg does the DDL, Spark moves rows."""

@@ -1,1 +1,1 @@
-"""What happens to a table, through PyIceberg and Arrow. Knows neither Dagster nor Spark."""
+"""Operations on a table, through PyIceberg and Arrow. Imports neither Dagster nor Spark."""

@@ -1,16 +1,14 @@
-"""Spans, metrics and structured logs of every public operation. Never raises, never shows a data value."""
+"""Spans, metrics and log events of every public operation. Never raises, never shows a data value."""
 
 from floe_dagster_iceberg.telemetry.attributes import SCOPE
 from floe_dagster_iceberg.telemetry.spans import (
     Operation,
     Telemetry,
     annotate,
-    describe_snapshot,
     describe_table,
     describe_written,
     running_operation,
     set_maintenance_attributes,
-    set_snapshot_attributes,
     set_written_attributes,
     step,
     trace_properties,
@@ -23,12 +21,10 @@ __all__ = [
     "Operation",
     "Telemetry",
     "annotate",
-    "describe_snapshot",
     "describe_table",
     "describe_written",
     "running_operation",
     "set_maintenance_attributes",
-    "set_snapshot_attributes",
     "set_written_attributes",
     "step",
     "trace_properties",

@@ -1,4 +1,4 @@
-"""Numbers of the process. Without an OpenTelemetry SDK they cost a call and go nowhere."""
+"""Metrics of this process. Without an OpenTelemetry SDK each costs one call."""
 
 import functools
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from floe_dagster_iceberg.telemetry import attributes as attrs
 
 P = ParamSpec("P")
 
-# The SDK's own buckets are made for milliseconds: everything below five seconds would fall into one.
+# The SDK's default buckets are for milliseconds: everything below five seconds would fall into one.
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 _meter = metrics.get_meter(attrs.SCOPE)
@@ -56,7 +56,7 @@ _health = {
 
 
 def _harmless(record: Callable[P, None]) -> Callable[P, None]:
-    """What happened to the table has happened; a reader of numbers that fails must not make it look otherwise."""
+    """The work is done; a metric reader that fails must not fail it."""
 
     @functools.wraps(record)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -68,7 +68,7 @@ def _harmless(record: Callable[P, None]) -> Callable[P, None]:
 
 @_harmless
 def count_operation(operation: str, seconds: float, *, error_type: str | None = None) -> None:
-    """An operation ended."""
+    """Count an operation that ended."""
     _operations.add(1, {attrs.OPERATION: operation, attrs.STATUS: "ok" if error_type is None else "error"})
     _durations.record(seconds, {attrs.OPERATION: operation})
     if error_type is not None:
@@ -77,7 +77,7 @@ def count_operation(operation: str, seconds: float, *, error_type: str | None = 
 
 @_harmless
 def count_written(snapshot: SnapshotInfo, attributes: dict[str, Any]) -> None:
-    """A commit put rows into a table."""
+    """Count the rows and bytes that a commit added."""
     where = _where(attributes)
     _records_written.add(snapshot.added_records, where)
     _bytes_written.add(snapshot.added_bytes, where)
@@ -85,7 +85,7 @@ def count_written(snapshot: SnapshotInfo, attributes: dict[str, Any]) -> None:
 
 @_harmless
 def count_read(rows: int, size_bytes: int, attributes: dict[str, Any]) -> None:
-    """Rows of a table were read."""
+    """Count the rows and bytes of a read."""
     where = _where(attributes)
     _records_read.add(rows, where)
     _bytes_read.add(size_bytes, where)
@@ -93,25 +93,25 @@ def count_read(rows: int, size_bytes: int, attributes: dict[str, Any]) -> None:
 
 @_harmless
 def count_conflict(table: str, *, engine: str) -> None:
-    """Another writer was ahead of an attempt to commit."""
+    """Count a commit attempt that another writer won."""
     _conflicts.add(1, {attrs.TABLE: table, attrs.ENGINE: engine})
 
 
 @_harmless
 def count_retry(table: str, *, engine: str) -> None:
-    """A commit is tried again."""
+    """Count a retry of a commit."""
     _retries.add(1, {attrs.TABLE: table, attrs.ENGINE: engine})
 
 
 @_harmless
 def count_deduplicated(attributes: dict[str, Any]) -> None:
-    """A write found its work done."""
+    """Count a write whose commit an earlier attempt had made."""
     _deduplicated.add(1, _where(attributes))
 
 
 @_harmless
 def count_maintenance(result: MaintenanceResult) -> None:
-    """Maintenance did something to a table."""
+    """Count what maintenance did to a table."""
     where = {attrs.TABLE: str(result.table), attrs.MAINTENANCE_OPERATION: result.operation.value}
     if result.files_added:
         _files_rewritten.add(result.files_removed, where)
@@ -121,13 +121,13 @@ def count_maintenance(result: MaintenanceResult) -> None:
 
 @_harmless
 def count_reclaimed(table: str, operation: MaintenanceOperation, size_bytes: int) -> None:
-    """Maintenance deleted files for good; what is only replaced, or in quarantine, still takes its room."""
+    """Count deleted bytes; files that are only replaced, or in quarantine, still take space."""
     _bytes_reclaimed.add(size_bytes, {attrs.TABLE: table, attrs.MAINTENANCE_OPERATION: operation.value})
 
 
 @_harmless
 def set_health(health: TableHealth) -> None:
-    """A table was measured; what the tier does not read keeps its last value."""
+    """Set the gauges of a table; values that the tier does not measure stay."""
     where = {attrs.TABLE: str(health.table)}
     for field, gauge in _health.items():
         if (value := getattr(health, field)) is not None:

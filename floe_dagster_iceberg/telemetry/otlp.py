@@ -1,7 +1,7 @@
-"""Spans and metrics to a collector, by the OpenTelemetry SDK. The only module that loads it.
+"""Export of spans and metrics to a collector. The only module that loads the OpenTelemetry SDK.
 
-A collector that is away costs a process one failed attempt of a few seconds when it ends, and
-nothing while it works: sending is left to threads that never keep a process alive.
+A collector that is down costs a process one failed attempt of a few seconds when it ends, and nothing
+before: daemon threads do the sending.
 """
 
 import time
@@ -25,68 +25,68 @@ from floe_dagster_iceberg.telemetry.setup import TelemetrySettings
 
 # The SDK ignores the time limit of a flush; the limit of one request is the only one that holds.
 _REQUEST_SECONDS: Final = 3.0
-# Long enough that the end of a run does not ask a second time, short enough for a collector that restarts.
-_REST_SECONDS: Final = 10.0
+# Long enough that the end of a run makes no second attempt, short enough for a collector that restarts.
+_BACKOFF_SECONDS: Final = 10.0
 
 
 class ExportBackoff:
-    """Whether a collector is asked: not for a while after it failed, by spans and metrics alike."""
+    """Pauses requests to a collector after one failed, for spans and metrics alike."""
 
     def __init__(self) -> None:
         self._until = 0.0
 
     @property
-    def is_exhausted(self) -> bool:
-        """Whether it failed a timestamp ago."""
+    def is_active(self) -> bool:
+        """Whether a request failed a moment ago."""
         return time.monotonic() < self._until
 
-    def learn(self, *, answered: bool) -> None:
-        """Take note of how a request ended."""
-        self._until = 0.0 if answered else time.monotonic() + _REST_SECONDS
+    def record(self, *, succeeded: bool) -> None:
+        """Record how a request ended."""
+        self._until = 0.0 if succeeded else time.monotonic() + _BACKOFF_SECONDS
 
 
 class _Spans(OTLPSpanExporter):
     def __init__(self, backoff: ExportBackoff, **options: Any) -> None:
         super().__init__(**options)
-        self._patience = backoff
+        self._backoff = backoff
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        if self._patience.is_exhausted:
+        if self._backoff.is_active:
             return SpanExportResult.FAILURE
         result = super().export(spans)
-        self._patience.learn(answered=result is SpanExportResult.SUCCESS)
+        self._backoff.record(succeeded=result is SpanExportResult.SUCCESS)
         return result
 
 
 class _Metrics(OTLPMetricExporter):
     def __init__(self, backoff: ExportBackoff, **options: Any) -> None:
         super().__init__(**options)
-        self._patience = backoff
+        self._backoff = backoff
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
-        if self._patience.is_exhausted:
+        if self._backoff.is_active:
             return MetricExportResult.FAILURE
         result = super().export(metrics_data, timeout_millis, **kwargs)
-        self._patience.learn(answered=result is MetricExportResult.SUCCESS)
+        self._backoff.record(succeeded=result is MetricExportResult.SUCCESS)
         return result
 
 
 @dataclass(frozen=True)
 class Pipelines:
-    """The providers of this process that are ours; None where somebody else's was there."""
+    """The providers that this package has set; None where one was set already."""
 
     tracer_provider: TracerProvider | None
     meter_provider: MeterProvider | None
 
     def flush(self) -> None:
-        """Send what has not been sent yet."""
+        """Send pending spans and metrics."""
         if self.tracer_provider is not None:
             self.tracer_provider.force_flush()
         if self.meter_provider is not None:
             self.meter_provider.force_flush()
 
     def close(self) -> None:
-        """Send what has not been sent yet, and end the threads."""
+        """Send pending spans and metrics, and stop the threads."""
         if self.tracer_provider is not None:
             self.tracer_provider.shutdown()
         if self.meter_provider is not None:
@@ -94,23 +94,18 @@ class Pipelines:
 
 
 def open_pipelines(settings: TelemetrySettings, *, spans: bool, numbers: bool) -> Pipelines:
-    """Set the providers that are free; no request is made yet.
-
-    Args:
-        settings: The collector, and what it is reported about this process.
-        spans: Whether spans are ours to send.
-        numbers: Whether metrics are ours to send.
+    """Set a provider for spans and one for metrics, as asked for; no request is made yet.
 
     Raises:
-        SecretNotFoundError: A header or the address refers to something that is not there.
+        SecretNotFoundError: A header or the address refers to a secret that does not exist.
     """
     backoff, endpoint = ExportBackoff(), resolve_text(settings.endpoint)
-    # gRPC takes names in lower case only.
+    # gRPC only accepts lower-case names.
     headers = tuple(
         (header.name.lower(), f"{header.scheme} {resolve_secret(header.secret)}".strip()) for header in settings.headers
     )
     options = {"endpoint": endpoint, "headers": headers, "timeout": _REQUEST_SECONDS}
-    # Processes of one run count at the same time; what they count must not look like one counter that jumps.
+    # Processes of one run count concurrently; together they must not look like one counter that jumps.
     resource = Resource.create({SERVICE_INSTANCE_ID: uuid.uuid4().hex, **settings.resource})
     tracer_provider = _open_tracer_provider(settings, resource, _Spans(backoff, **options)) if spans else None
     meter_provider = None
@@ -126,7 +121,7 @@ def open_pipelines(settings: TelemetrySettings, *, spans: bool, numbers: bool) -
 
 def _open_tracer_provider(settings: TelemetrySettings, resource: Resource, exporter: _Spans) -> TracerProvider:
     sampler = ParentBased(TraceIdRatioBased(settings.sampling_ratio))
-    # Not on exit by itself: the SDK would wait half a minute for a collector that is away.
+    # We shut it down ourselves: the SDK would wait half a minute for a collector that is down.
     provider = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider

@@ -1,41 +1,40 @@
-"""Where spans and metrics of this process go, when compiled artifacts name a collector.
+"""Where the spans, metrics and log events of this process go.
 
-`prepare` only remembers what is wanted. The OpenTelemetry SDK is loaded, and a collector spoken
-to, by the first operation: loading a code location stays quick and quiet, and a process that a
-run has forked off starts its own. Providers that somebody else has set stay, and so does the
-environment. Nothing here fails or holds up what is being observed.
+`prepare` only stores the settings. The first operation loads the OpenTelemetry SDK and connects to the
+collector: code locations load quickly, and a forked process starts its own exporters. Providers that are set
+already stay, and so does the environment. Log events go through Python's logging, which is never configured
+here, so that Dagster's log viewer shows them. Nothing here fails or delays the work being observed.
 """
 
 import atexit
+import functools
 import logging
 import os
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from opentelemetry import metrics, trace
 
-from floe_dagster_iceberg.errors import FloeStorageError
+from floe_dagster_iceberg.errors import FloeStorageError, ValidationError
 from floe_dagster_iceberg.secrets import message_of
 from floe_dagster_iceberg.telemetry.attributes import SCOPE
 
 if TYPE_CHECKING:
     from floe_dagster_iceberg.telemetry.otlp import Pipelines
 
+LogFormat: TypeAlias = Literal["console", "json"]
+FORMAT_VARIABLE: Final = "FLOE_LOG_FORMAT"
+
 _logger = logging.getLogger(SCOPE)
 
 
 @dataclass(frozen=True)
 class SecretHeader:
-    """A header whose value is a secret.
-
-    Attributes:
-        name: Name of the header.
-        secret: The secret, in any of the forms that `secrets` knows.
-        scheme: What stands before the secret, such as `Bearer`.
-    """
+    """A header whose value is a secret, in any form that `secrets` reads, after a scheme such as `Bearer`."""
 
     name: str
     secret: str = field(repr=False)
@@ -44,10 +43,10 @@ class SecretHeader:
 
 @dataclass(frozen=True)
 class TelemetrySettings:
-    """Which collector, and what it is reported about this process.
+    """The collector, and the resource attributes of this process.
 
     Attributes:
-        endpoint: Address of a collector that speaks OTLP over gRPC, such as `http://collector:4317`.
+        endpoint: Address of an OTLP collector that speaks gRPC, such as `http://collector:4317`.
         resource: Resource attributes of all spans and metrics.
         headers: Headers of every request.
         sampling_ratio: Share of traces that are sent, from 0 to 1. Metrics count everything.
@@ -60,46 +59,95 @@ class TelemetrySettings:
 
 
 class _Process:
-    """What was asked for and what came of it, once per process."""
+    """State of this process: the settings until they are used, then the pipelines."""
 
     def __init__(self) -> None:
         self.wanted: TelemetrySettings | None = None
         self.pipelines: Pipelines | None = None
+        self.log_format: LogFormat | None = None
         self.lock = threading.Lock()
 
 
-process = _Process()
+_process = _Process()
 
 
 def prepare(settings: TelemetrySettings | None) -> None:
-    """Let the first operation of this process start telemetry; None takes that back."""
-    with process.lock:
-        process.wanted = settings if process.pipelines is None else None
+    """Let the first operation of this process start telemetry; None cancels that."""
+    with _process.lock:
+        _process.wanted = settings if _process.pipelines is None else None
 
 
 def start_prepared() -> None:
-    """Start what was prepared, if anything was."""
-    with process.lock:
-        if process.wanted is None:
+    """Start what was prepared; if nothing was, this only reads a variable."""
+    if _process.wanted is None:
+        return
+    with _process.lock:
+        if _process.wanted is None:
             return
         try:
-            process.pipelines = _start(process.wanted)
+            _process.pipelines = _start(_process.wanted)
         finally:
             # Last, so that other threads wait for the provider instead of losing their first span.
-            process.wanted = None
+            _process.wanted = None
 
 
 def flush() -> None:
-    """Send what has not been sent yet, for a few seconds at most; only what was started here is flushed."""
-    if process.pipelines is not None:
+    """Send pending spans and metrics, for a few seconds at most; providers set by others are not flushed."""
+    if _process.pipelines is not None:
         # The SDK raises plain exceptions, and a run that did its work must not fail at its end.
         with suppress(Exception):
-            process.pipelines.flush()
+            _process.pipelines.flush()
+
+
+def set_log_format(log_format: LogFormat) -> None:
+    """Set the format of log events for this process; the default is `$FLOE_LOG_FORMAT`, else 'console'.
+
+    Raises:
+        ValidationError: There is no such format.
+    """
+    if log_format not in get_args(LogFormat):
+        raise ValidationError(f"Log format '{log_format}' is not known. Use one of: {', '.join(get_args(LogFormat))}.")
+    _process.log_format = log_format
+
+
+def find_listener(logger: Any, level: int) -> Callable[..., None] | None:
+    """Return the function that logs an event and its fields; None if the level is disabled.
+
+    Args:
+        logger: structlog's or Python's logger. None: the user's structlog if it is configured, else
+            Python's logger of this package.
+        level: Level of Python's logging.
+    """
+    if logger is None:
+        # It cannot be configured before it is loaded, and loading it takes a quarter of a second.
+        structlog = sys.modules.get("structlog")
+        logger = structlog.get_logger(SCOPE) if structlog is not None and structlog.is_configured() else _logger
+    if isinstance(logger, logging.Logger):
+        if not logger.isEnabledFor(level):
+            return None
+        logger = _structured(logger, _process.log_format or os.environ.get(FORMAT_VARIABLE))
+    listener: Callable[..., None] = getattr(logger, logging.getLevelName(level).lower())
+    return listener
+
+
+@functools.cache
+def _structured(logger: logging.Logger, log_format: str | None) -> Any:
+    import structlog  # noqa: PLC0415 - a quarter of a second that loading a code location should not pay
+
+    if log_format == "json":
+        processors: list[Any] = [
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.JSONRenderer(default=str),
+        ]
+    else:
+        processors = [structlog.processors.KeyValueRenderer(key_order=["event"])]
+    return structlog.wrap_logger(logger, processors=processors, wrapper_class=structlog.stdlib.BoundLogger)
 
 
 def _start(settings: TelemetrySettings) -> "Pipelines | None":
     spans = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-    # The API has no other way to tell that no provider has been set.
+    # The API has no public way to see that no meter provider has been set.
     numbers = type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider"
     if not (spans or numbers) or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
@@ -125,6 +173,6 @@ def _start(settings: TelemetrySettings) -> "Pipelines | None":
 
 
 def _close(pipelines: "Pipelines") -> None:
-    # Nobody is left to whom a failure could be told.
+    # The process is ending: a failure cannot be reported any more.
     with suppress(Exception):
         pipelines.close()

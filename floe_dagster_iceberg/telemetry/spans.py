@@ -1,4 +1,4 @@
-"""Operations while they run: their spans, what becomes known about them, and how they end. Never raises."""
+"""Operations: their spans, attributes, metrics and log events. Telemetry never fails the work."""
 
 import functools
 import logging
@@ -13,20 +13,14 @@ from opentelemetry.trace import NonRecordingSpan, Span, Status, StatusCode, Trac
 
 from floe_dagster_iceberg.models import MaintenanceResult, SnapshotInfo, snapshot_properties
 from floe_dagster_iceberg.secrets import message_of, redact_attributes
-from floe_dagster_iceberg.telemetry import attributes as attrs, metrics, setup
-from floe_dagster_iceberg.telemetry.logs import find_listener
+from floe_dagster_iceberg.telemetry import attributes as attrs, metrics
+from floe_dagster_iceberg.telemetry.setup import find_listener, start_prepared
 
 _running: ContextVar["Operation | None"] = ContextVar("floe_operation", default=None)
 
 
 class Operation:
-    """One operation while it runs.
-
-    Attributes:
-        name: Name of its span.
-        told: What is known about it so far.
-        parent: The operation that it is part of.
-    """
+    """A running operation: the name of its span, its attributes so far, and the operation that it is part of."""
 
     def __init__(self, name: str, span: Span, tracer: Tracer | None, attributes: dict[str, Any]) -> None:
         self.name, self.attributes = name, attributes
@@ -35,23 +29,23 @@ class Operation:
         self._error: BaseException | None = None
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Add what has become known; None is nothing known."""
+        """Add attributes; those that are None are left out."""
         for name, value in attributes.items():
             if value is not None:
                 self.attributes[name] = value
 
     def fail(self, error: BaseException) -> None:
-        """Let the operation end as failed, although it returns."""
+        """Mark the operation as failed although it returns."""
         self._error = error
 
     @property
     def trace_id(self) -> str | None:
-        """Id of the trace in hexadecimal digits; None when there is none."""
+        """Hexadecimal id of the trace; None without one."""
         context = self._span.get_span_context()
         return format_trace_id(context.trace_id) if context.is_valid else None
 
     def finish(self, error: BaseException | None, seconds: float, logger: Any, *, is_logged: bool) -> None:
-        """End the span, count, and write the log event."""
+        """End the span, count the operation and log it."""
         error = error or self._error
         outcome: dict[str, Any] = {attrs.STATUS: "ok" if error is None else "error"}
         if error is not None:
@@ -59,7 +53,7 @@ class Operation:
             if (attempts := getattr(error, "attempts", None)) is not None:
                 outcome[attrs.ATTEMPTS] = attempts
         self.attributes.update(outcome)
-        # What happened to the table has happened; an exporter or a logger that fails must not make it look otherwise.
+        # The work is done; an exporter or a logger that fails must not fail it.
         with suppress(Exception):
             self._end_span(error)
         # Polaris' part of an operation is not the operation.
@@ -79,7 +73,7 @@ class Operation:
             span.end()
 
     def _log(self, error: BaseException | None, seconds: float, logger: Any) -> None:
-        # Whoever called this operation may well expect its failure, and tells the user of it if not.
+        # The failure of a part may be expected by its caller, which reports it otherwise.
         level = logging.DEBUG if self.parent is not None else logging.INFO if error is None else logging.WARNING
         write = find_listener(logger, level)
         if write is None:
@@ -101,7 +95,7 @@ class Telemetry:
         logger: structlog's or Python's logger; the user's structlog, else Python's logging, if not given.
 
     Attributes:
-        known: What is true of all operations of the object; each carries it.
+        known: Attributes of all operations of the object.
     """
 
     def __init__(self, tracer: Tracer | None = None, logger: Any = None) -> None:
@@ -112,27 +106,20 @@ class Telemetry:
     def operation(
         self, name: str, attributes: Mapping[str, Any] | None = None, *, prefix: str = "iceberg", is_logged: bool = True
     ) -> Iterator[Operation]:
-        """A span around an operation, with its outcome, duration and a log event.
-
-        Args:
-            name: The operation; the span is `<prefix>.<name>`.
-            attributes: What is known about it when it begins.
-            prefix: The system that does it.
-            is_logged: Whether it is an event of its own; what is only a part of one is not.
-        """
+        """Open a span `<prefix>.<name>` and record the outcome, the duration and, unless it is a step, a log event."""
         parent = _running.get()
         tracer = self._tracer or (None if parent is None else parent.tracer)
-        facts: dict[str, Any] = {attrs.OPERATION: name}
+        initial: dict[str, Any] = {attrs.OPERATION: name}
         if parent is not None:
-            # What is true of every part of an operation: the catalog, and the run it is done for.
-            facts |= {
+            # Parts inherit the catalog and the run.
+            initial |= {
                 key: value
                 for key, value in parent.attributes.items()
                 if key == attrs.CATALOG or key.startswith(attrs.DAGSTER)
             }
-        facts |= {**self.known, **(attributes or {})}
+        initial |= {**self.known, **(attributes or {})}
         span = _start_span(tracer, f"{prefix}.{name}")
-        operation = Operation(f"{prefix}.{name}", span, tracer, facts)
+        operation = Operation(f"{prefix}.{name}", span, tracer, initial)
         outer, token = _running.set(operation), otel_context.attach(trace.set_span_in_context(span))
         started, error = time.perf_counter(), None
         try:
@@ -143,41 +130,41 @@ class Telemetry:
         finally:
             otel_context.detach(token)
             _running.reset(outer)
-            # What became known of the object while the operation ran, a catalog's name for instance.
+            # Attributes that became known while the operation ran, such as the catalog's name.
             for key, value in self.known.items():
                 operation.attributes.setdefault(key, value)
             operation.finish(error, time.perf_counter() - started, self._logger, is_logged=is_logged)
 
 
 def step(name: str, attributes: Mapping[str, Any] | None = None) -> AbstractContextManager[Operation]:
-    """A span around a part of the running operation; it has no log event of its own."""
+    """Open a span for a part of the running operation, without a log event."""
     return _STEPS.operation(name, attributes, is_logged=False)
 
 
 def running_operation() -> Operation | None:
-    """The operation that this code is part of."""
+    """Return the operation that this code is part of."""
     return _running.get()
 
 
 def annotate(attributes: Mapping[str, Any]) -> None:
-    """Tell what has become known about the running operation."""
+    """Add attributes to the running operation."""
     if (operation := _running.get()) is not None:
         operation.set_attributes(attributes)
 
 
 def describe_table(identifier: object) -> dict[str, Any]:
-    """Which table an operation is about; names as PyIceberg spells them, in parts, are taken too."""
+    """Return the attributes of a table, given as text, identifier or PyIceberg's tuple."""
     name = ".".join(identifier) if isinstance(identifier, tuple) else str(identifier)
     return {attrs.TABLE: name, attrs.NAMESPACE: name.rpartition(".")[0]}
 
 
 def describe_snapshot(snapshot: SnapshotInfo) -> dict[str, Any]:
-    """Which snapshot an operation made or looked at."""
+    """Return the attributes of a snapshot."""
     return {attrs.SNAPSHOT_ID: snapshot.snapshot_id, attrs.SNAPSHOT_OPERATION: snapshot.operation.value}
 
 
 def describe_written(snapshot: SnapshotInfo) -> dict[str, Any]:
-    """What a commit did to the rows."""
+    """Return the attributes of a commit that changed rows."""
     return {
         **describe_snapshot(snapshot),
         attrs.RECORDS_ADDED: snapshot.added_records,
@@ -189,7 +176,7 @@ def describe_written(snapshot: SnapshotInfo) -> dict[str, Any]:
 
 
 def trace_properties() -> dict[str, str]:
-    """Snapshot properties that lead to the trace of the running operation; none without one."""
+    """Return the snapshot property that links to the current trace; empty without one."""
     context = trace.get_current_span().get_span_context()
     return {snapshot_properties.TRACE_ID: format_trace_id(context.trace_id)} if context.is_valid else {}
 
@@ -198,8 +185,7 @@ def _start_span(tracer: Tracer | None, name: str) -> Span:
     # A span processor of the user may fail; the work must not.
     with suppress(Exception):
         if tracer is None:
-            if setup.process.wanted is not None:
-                setup.start_prepared()
+            start_prepared()
             tracer = trace.get_tracer(attrs.SCOPE)
         return tracer.start_span(name)
     return NonRecordingSpan(trace.get_current_span().get_span_context())
@@ -212,113 +198,93 @@ def _failed(span: Span, error: BaseException) -> Status:
 
 
 _STEPS = Telemetry()
-
-
 M = TypeVar("M", bound=Callable[..., Any])
-
-
 Describe = Callable[..., Mapping[str, Any]]
-
-
 Report = Callable[[Operation, Any], None]
 
 
 def set_snapshot_attributes(operation: Operation, result: Any) -> None:
-    """Tell which snapshot an operation returned, if it returned one."""
+    """Report the snapshot that an operation returned, if it returned one."""
     if isinstance(result, SnapshotInfo):
         operation.set_attributes(describe_snapshot(result))
 
 
 def set_written_attributes(operation: Operation, result: Any) -> None:
-    """Tell what the snapshot that an operation made did to the rows, and count it."""
+    """Report and count what the snapshot that an operation returned did to the rows."""
     if isinstance(result, SnapshotInfo):
         operation.set_attributes(describe_written(result))
         metrics.count_written(result, operation.attributes)
 
 
 def set_maintenance_attributes(operation: Operation, result: Any) -> None:
-    """Tell what maintenance did to a table, and count it."""
+    """Report and count what maintenance did to a table."""
     if isinstance(result, MaintenanceResult):
-        operation.set_attributes(_describe_maintenance(result))
+        operation.set_attributes(
+            {
+                attrs.ENGINE: result.engine.value,
+                attrs.MAINTENANCE_OPERATION: result.operation.value,
+                attrs.MAINTENANCE_STATUS: result.status.value,
+                attrs.FILES_REMOVED: result.files_removed,
+                attrs.BYTES_REMOVED: result.bytes_removed,
+                attrs.FILES_ADDED: result.files_added,
+                attrs.BYTES_ADDED: result.bytes_added,
+                attrs.SNAPSHOTS_EXPIRED: result.snapshots_expired,
+                attrs.SNAPSHOT_ID: result.snapshot_id_after,
+            }
+        )
         metrics.count_maintenance(result)
 
 
 def traced(name: str, describe: Describe, *, report: Report = set_snapshot_attributes) -> Callable[[M], M]:
-    """Make a method of something that has `_telemetry` an operation.
+    """Make a method an operation of its object, which has `_telemetry`.
 
     Args:
         name: The operation; the span is `iceberg.<name>`.
-        describe: What the method's own arguments tell.
-        report: Tells what the result tells.
+        describe: Attributes from the method's arguments.
+        report: Sets attributes from the method's result.
     """
 
-    def decorate(method: M) -> M:
-        @functools.wraps(method)
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            telemetry: Telemetry = self._telemetry
-            operation = telemetry.operation(name, _described(describe, args, kwargs))
-            return _reported(operation, report, method, self, *args, **kwargs)
+    def open_operation(self: Any, *args: Any, **kwargs: Any) -> AbstractContextManager[Operation]:
+        telemetry: Telemetry = self._telemetry
+        return telemetry.operation(name, _described(describe, args, kwargs))
 
-        return cast("M", wrapper)
-
-    return decorate
+    return _run_in(open_operation, report)
 
 
 def traced_step(name: str, describe: Describe, *, report: Report = set_snapshot_attributes) -> Callable[[M], M]:
-    """Make a function a part of the operation that calls it: a span of its own, and no log event.
+    """Make a function a step of the operation that calls it: a span, but no log event.
 
     Args:
         name: The step; the span is `iceberg.<name>`.
-        describe: What the function's own arguments tell.
-        report: Tells what the result tells.
+        describe: Attributes from the function's arguments.
+        report: Sets attributes from the function's result.
     """
 
+    def open_step(*args: Any, **kwargs: Any) -> AbstractContextManager[Operation]:
+        return step(name, _described(describe, args, kwargs))
+
+    return _run_in(open_step, report)
+
+
+def _run_in(open_operation: Callable[..., AbstractContextManager[Operation]], report: Report) -> Callable[[M], M]:
     def decorate(function: M) -> M:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            operation = step(name, _described(describe, args, kwargs))
-            return _reported(operation, report, function, *args, **kwargs)
+            with open_operation(*args, **kwargs) as operation:
+                result = function(*args, **kwargs)
+                # The work is done; a report that fails must not fail it.
+                with suppress(Exception):
+                    report(operation, result)
+                return result
 
         return cast("M", wrapper)
 
     return decorate
-
-
-def _reported(
-    operation: AbstractContextManager[Operation],
-    report: Report,
-    function: Callable[..., Any],
-    /,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    with operation as running:
-        result = function(*args, **kwargs)
-        # What cannot be told must not fail what was done.
-        with suppress(Exception):
-            report(running, result)
-        return result
-
-
-def _describe_maintenance(result: MaintenanceResult) -> dict[str, Any]:
-    attributes: dict[str, Any] = {
-        attrs.ENGINE: result.engine.value,
-        attrs.MAINTENANCE_OPERATION: result.operation.value,
-        attrs.MAINTENANCE_STATUS: result.status.value,
-        attrs.FILES_REMOVED: result.files_removed,
-        attrs.BYTES_REMOVED: result.bytes_removed,
-        attrs.FILES_ADDED: result.files_added,
-        attrs.BYTES_ADDED: result.bytes_added,
-        attrs.SNAPSHOTS_EXPIRED: result.snapshots_expired,
-    }
-    if result.snapshot_id_after is not None:
-        attributes[attrs.SNAPSHOT_ID] = result.snapshot_id_after
-    return attributes
 
 
 def _described(describe: Describe, args: Any, kwargs: Any) -> Mapping[str, Any]:
     try:
         return describe(*args, **kwargs)
     except (AttributeError, TypeError, ValueError):
-        # Arguments that are invalid: the method itself says so, inside the span.
+        # The arguments are invalid: the function itself raises that, inside the span.
         return {}

@@ -6,7 +6,7 @@ import pytest
 from dagster import AssetKey, AssetsDefinition, AssetSpec, asset, multi_asset
 from support.warehouse import Warehouse
 
-from floe_dagster_iceberg.asset_metadata import describe_iceberg_assets
+from floe_dagster_iceberg.asset_metadata import describe_iceberg_assets, tables_of
 from floe_dagster_iceberg.errors import ValidationError
 
 pytestmark = pytest.mark.requirement("S3-3b", "S0-I1")
@@ -21,7 +21,7 @@ def asset_named(*key: str, **metadata: Any) -> AssetsDefinition:
 
 
 def specs_of(*assets: AssetsDefinition | AssetSpec, **settings: Any) -> dict[str, AssetSpec]:
-    described = describe_iceberg_assets(assets, **settings)
+    described = describe_iceberg_assets(assets, tables_of(assets, unique=True, **settings))
     specs = [spec for item in described for spec in (item.specs if isinstance(item, AssetsDefinition) else [item])]
     return {spec.key.to_user_string(): spec for spec in specs}
 
@@ -48,7 +48,7 @@ def test_it_is_the_table_that_a_run_fills(warehouse: Warehouse) -> None:
     def orders() -> Any:
         return warehouse.frame({"id": [1]})
 
-    (described,) = describe_iceberg_assets([orders])
+    (described,) = describe_iceberg_assets([orders], tables_of([orders]))
     assert isinstance(described, AssetsDefinition)
     warehouse.run(described)
 

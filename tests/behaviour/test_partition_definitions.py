@@ -210,7 +210,7 @@ def test_a_partitioned_asset_without_a_column_is_reported_what_to_set(warehouse:
 
     result = warehouse.run(events, "eu", raise_on_error=False)
 
-    assert "Asset 'events' is partitioned, but nothing says which column holds" in failure_of(result, "events")
+    assert "Asset 'events' is partitioned, but no column is named that holds" in failure_of(result, "events")
     assert not warehouse.exists("events")
 
 

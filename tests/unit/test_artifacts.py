@@ -209,7 +209,7 @@ STRICT = Governance(snapshot_max_age=timedelta(days=7), snapshot_keep_last=10, e
     "setting", [{"max_age": timedelta(days=6, hours=23)}, {"min_snapshots_to_keep": 9}], ids=["age", "count"]
 )
 def test_strict_governance_refuses_to_keep_less(setting: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="governance asks for"):
+    with pytest.raises(ValidationError, match="governance requires"):
         STRICT.check_expiry(**setting)
 
 

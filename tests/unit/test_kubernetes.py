@@ -166,10 +166,10 @@ def test_a_bad_preset_is_named_by_its_path(preset: dict[str, Any], path: str) ->
 @pytest.mark.parametrize(
     ("requests", "limits", "sentence"),
     [
-        ({"memory": "2Gi"}, {"memory": "2000Mi"}, "memory requested is 2Gi, which is above its limit 2000Mi"),
+        ({"memory": "2Gi"}, {"memory": "2000Mi"}, "the memory request 2Gi is above its limit 2000Mi"),
         ({"memory": "1Gi"}, {"memory": "1G"}, "above its limit 1G"),
-        ({"cpu": 2}, {"cpu": "1900m"}, "cpu requested is 2, which is above its limit 1900m"),
-        ({"nvidia.com/gpu": 1}, {}, "nvidia.com/gpu is never shared, so its limit must be what is requested, 1"),
+        ({"cpu": 2}, {"cpu": "1900m"}, "the cpu request 2 is above its limit 1900m"),
+        ({"nvidia.com/gpu": 1}, {}, "nvidia.com/gpu is never shared, so its limit must equal the request, 1"),
         ({"nvidia.com/gpu": 1}, {"nvidia.com/gpu": 2}, "never shared"),
         ({"memory": "512m"}, {}, "thousandths of a byte: write 512Mi"),
     ],

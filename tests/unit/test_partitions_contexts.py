@@ -215,7 +215,7 @@ def test_a_partitioned_asset_run_without_a_partition_is_refused(runs: Runs) -> N
 
 
 def test_an_asset_that_names_no_column_is_refused_by_its_name(runs: Runs) -> None:
-    with pytest.raises(ValidationError, match="Asset 'orders' is partitioned, but nothing says which column"):
+    with pytest.raises(ValidationError, match="Asset 'orders' is partitioned, but no column is named"):
         runs.run(asset_of(DAILY), key="2024-01-05")
 
 

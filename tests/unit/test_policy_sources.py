@@ -162,7 +162,7 @@ def test_strict_governance_cannot_be_overridden_in_code() -> None:
         overrides=[Guardrail.GOVERNANCE_RETENTION],
     )
 
-    with pytest.raises(ValidationError, match="governance asks for 5 days"):
+    with pytest.raises(ValidationError, match="governance requires 5 days"):
         PolicySources(governance=strict, code=MaintenancePolicy(expiry=bold)).resolve()
 
 

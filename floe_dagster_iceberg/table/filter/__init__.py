@@ -1,1 +1,1 @@
-"""Which rows and files are meant: pure functions, metadata in, predicate out."""
+"""Filters for rows and files: pure functions, metadata in, predicate out."""

@@ -236,6 +236,6 @@ def test_an_unknown_outcome_tells_what_to_do_next(runs: Runs) -> None:
 
     (failure,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
     assert failure.user_failure_data is not None
-    assert "It is unknown whether the commit to 'public.left' landed" in str(failure.user_failure_data.description)
-    assert "if it is there the commit is complete, if not run it again" in str(failure.user_failure_data.description)
+    assert "It is unknown whether the commit to 'public.left' succeeded" in str(failure.user_failure_data.description)
+    assert "if it is there, the commit is complete; if not, run it again" in str(failure.user_failure_data.description)
     assert failure.user_failure_data.metadata["iceberg/retryable"].value is True

@@ -14,7 +14,7 @@ from support.span_tree import SpanRecorder
 from floe_dagster_iceberg.errors import FloeStorageError, NoSuchTableError, ValidationError
 from floe_dagster_iceberg.models import WriteConfig, WriteMode, snapshot_properties
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from floe_dagster_iceberg.telemetry import logs as telemetry_logs
+from floe_dagster_iceberg.telemetry import setup
 
 TABLE = "bronze.orders"
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
@@ -122,8 +122,8 @@ def test_without_structlog_the_events_go_to_pythons_logging(
 
 @pytest.fixture
 def _json(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(telemetry_logs, "_chosen", [])
-    monkeypatch.setenv(telemetry_logs.FORMAT_VARIABLE, "json")
+    monkeypatch.setattr(setup._process, "log_format", None)
+    monkeypatch.setenv(setup.FORMAT_VARIABLE, "json")
     return
 
 
@@ -132,7 +132,7 @@ def _json(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_events_are_json_if_asked_for(manager: IcebergTableManager, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="floe_dagster_iceberg"):
         manager.create_table(TABLE, ROWS.schema)
-        telemetry_logs.set_log_format("console")
+        setup.set_log_format("console")
         manager.list_tables("bronze")
 
     first, second = caplog.messages
@@ -143,4 +143,4 @@ def test_events_are_json_if_asked_for(manager: IcebergTableManager, caplog: pyte
 
 def test_an_unknown_log_format_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"'xml' is not known\. Use one of: console, json"):
-        telemetry_logs.set_log_format("xml")  # type: ignore[arg-type]
+        setup.set_log_format("xml")  # type: ignore[arg-type]

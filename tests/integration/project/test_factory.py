@@ -183,7 +183,7 @@ def test_governance_decides_what_the_expiry_asset_keeps(neglected: NeglectedLake
 def test_strict_governance_refuses_a_shorter_policy_when_definitions_are_built(neglected: NeglectedLake) -> None:
     artifacts = neglected.artifacts(governance={"default_ttl_hours": 240, "policy_enforcement_level": "strict"})
 
-    with pytest.raises(ValidationError, match="governance asks for 10 days"):
+    with pytest.raises(ValidationError, match="governance requires 10 days"):
         create_iceberg_resources(artifacts, policy=MaintenancePolicy(expiry=ExpiryPolicy(max_age=timedelta(days=2))))
 
 
@@ -197,7 +197,7 @@ def test_strict_governance_fails_only_the_table_that_asks_for_less(neglected: Ne
 
     metadata = metadata_of(run, "snapshot_expiry")
     assert metadata["iceberg/tables_failed"] == 1
-    assert "governance asks for 10 days" in metadata["iceberg/results"]
+    assert "governance requires 10 days" in metadata["iceberg/results"]
 
 
 @pytest.mark.requirement("S2-FR-024")
@@ -208,7 +208,7 @@ def test_governance_that_only_warns_does_so_when_definitions_are_built(
 
     create_iceberg_resources(neglected.artifacts(governance=governance, maintenance={"expiry": {"max_age": "2d"}}))
 
-    assert "governance asks for 10 days" in caplog.text
+    assert "governance requires 10 days" in caplog.text
 
 
 @pytest.mark.requirement("D5")

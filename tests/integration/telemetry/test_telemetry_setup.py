@@ -15,7 +15,7 @@ from support.http_stub import refused_url
 from support.otlp_receiver import Receiver
 
 from floe_dagster_iceberg.factory import create_iceberg_resources
-from floe_dagster_iceberg.telemetry import logs, setup
+from floe_dagster_iceberg.telemetry import setup
 from floe_dagster_iceberg.telemetry.setup import TelemetrySettings, flush, prepare, start_prepared
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -227,13 +227,12 @@ def test_telemetry_that_is_switched_off_or_names_no_collector_prepares_nothing(
     assert setup.process.wanted is None
 
 
-def test_artifacts_choose_how_log_events_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_artifacts_choose_how_log_events_look(tmp_path: Path) -> None:
     logger = logging.getLogger("floe_dagster_iceberg")
-    monkeypatch.setattr(logs, "_chosen", [])
     try:
         create_iceberg_resources(artifacts(tmp_path, {"logging": {"json_output": True, "log_level": "error"}}))
 
-        assert logs._log_format() == "json"
+        assert setup._process.log_format == "json"
         assert logger.level == logging.ERROR
     finally:
         logger.setLevel(logging.NOTSET)
