@@ -23,7 +23,7 @@ from pyiceberg.types import (
 )
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, NO_ROWS, KeySet, PartitionSlice, TimeRange
+from floe_dagster_iceberg.models.partition_slice import ALL_ROWS, KeySet, PartitionSlice, TimeRange
 from floe_dagster_iceberg.partitions import build_slice
 from floe_dagster_iceberg.table.filter.partition_slice import match_rows
 
@@ -60,7 +60,7 @@ def test_all_rows_and_no_rows_are_constants() -> None:
     data = pa.table({"c": ["a", None]})
 
     assert match_rows(ALL_ROWS, data, schema_of(StringType())).inside.to_pylist() == [True, True]
-    assert match_rows(NO_ROWS, data, schema_of(StringType())).rows_outside == 2
+    assert match_rows(PartitionSlice(any_of=()), data, schema_of(StringType())).rows_outside == 2
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,8 @@ def test_columns_may_be_missing_or_come_in_another_order(lake: Lake, manager: Ic
         "bronze.t", one(l=typed([{"y": "q", "x": 5}], pa.list_(pa.struct([("y", pa.string()), ("x", LONG)]))), a=3)
     )
 
-    assert lake.rows("bronze.t") == [
+    # Not through PyIceberg's own scan, which reads a NULL list of structs as an empty one.
+    assert [tuple(row.values()) for row in manager.scan("bronze.t").sort_by("a").to_pylist()] == [
         (1, None, None, "z"),
         (2, {"x": None, "y": "q"}, None, None),
         (3, None, [{"x": 5, "y": "q"}], None),

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from services.processes import printed_by
-from services.read_only_root import folder_for_all, in_read_only_root
+from support.processes import printed_by
+from support.read_only_root import folder_for_all, in_read_only_root
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = Path(sys.executable).parent
 SINCE = "2013-12-22"
 
