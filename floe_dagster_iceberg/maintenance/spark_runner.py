@@ -11,7 +11,7 @@ from floe_dagster_iceberg.errors import CommitConflictError, CompactionError
 from floe_dagster_iceberg.maintenance.task import Task
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenancePlan, MaintenanceResult
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.spark.procedures import SparkProcedures, SparkProvider
+from floe_dagster_iceberg.spark.procedures import ProcedureResult, SparkProcedures, SparkProvider
 from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.maintenance.expire_files import delete_old_metadata, to_retention
 from floe_dagster_iceberg.table.maintenance.expiry import ExpiryPlan, Retention, plan_expiry

@@ -16,29 +16,15 @@ from pyiceberg.schema import Schema
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import Constraint, PartitionSlice
 from floe_dagster_iceberg.table.filter import slice_literals
-from floe_dagster_iceberg.table.filter.slice_literals import TIME_TYPES, Bounds, Values, to_literal, to_typed
-
-COLUMN_HINT = (
-    'Name an existing column in metadata "partition_expr" or "iceberg/partition_spec", such as '
-    '{"partition_expr": "event_time"}, or in the IO manager\'s partition_column.'
+from floe_dagster_iceberg.table.filter.slice_literals import (
+    COLUMN_HINT,
+    TIME_TYPES,
+    Bounds,
+    Values,
+    find_column,
+    to_literal,
+    to_typed,
 )
-
-
-def find_column(schema: Schema, name: str) -> iceberg.NestedField:
-    """Find a column by name; dots lead to fields of structs.
-
-    Raises:
-        ValidationError: There is no such column, or it is inside a list or map.
-    """
-    try:
-        field = schema.find_field(name)
-        schema.accessor_for_field(field.field_id)
-    except ValueError as error:
-        known = ", ".join(field.name for field in schema.fields)
-        raise ValidationError(
-            f"Partition column '{name}' is not in the table, which has {known}. {COLUMN_HINT}"
-        ) from error
-    return field
 
 
 def column_values(rows: pa.Table | pa.RecordBatch, name: str) -> pa.ChunkedArray:

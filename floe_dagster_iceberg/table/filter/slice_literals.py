@@ -15,10 +15,15 @@ from zoneinfo import ZoneInfo
 
 from pyiceberg import types as iceberg
 from pyiceberg.expressions import literals
+from pyiceberg.schema import Schema
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import Constraint, TimeRange
 
+COLUMN_HINT = (
+    'Name an existing column in metadata "partition_expr" or "iceberg/partition_spec", such as '
+    '{"partition_expr": "event_time"}, or in the IO manager\'s partition_column.'
+)
 Value: TypeAlias = str | int | bool | Decimal | bytes
 NANOSECOND_TYPES: Final = (iceberg.TimestampNanoType, iceberg.TimestamptzNanoType)
 INSTANT_TYPES: Final = (iceberg.TimestamptzType, iceberg.TimestamptzNanoType)
@@ -33,6 +38,23 @@ _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 # Iceberg's decimals have up to 38 digits, Python's default context rounds at 28.
 _DECIMALS: Final = Context(prec=38)
 _BOOLEANS: Final = {"true": True, "false": False}
+
+
+def find_column(schema: Schema, name: str) -> iceberg.NestedField:
+    """Find a column by name; dots lead to fields of structs.
+
+    Raises:
+        ValidationError: There is no such column, or it is inside a list or map.
+    """
+    try:
+        field = schema.find_field(name)
+        schema.accessor_for_field(field.field_id)
+    except ValueError as error:
+        known = ", ".join(field.name for field in schema.fields)
+        raise ValidationError(
+            f"Partition column '{name}' is not in the table, which has {known}. {COLUMN_HINT}"
+        ) from error
+    return field
 
 
 @dataclass(frozen=True)

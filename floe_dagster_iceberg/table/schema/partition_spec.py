@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic import Field, model_validator
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -11,12 +11,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform, parse_transform
 from pyiceberg.types import IcebergType
 
-from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel, Items, first_duplicate
 from floe_dagster_iceberg.models.partitioning import FIRST_PARTITION_FIELD_ID, PartitionTransform
-from floe_dagster_iceberg.table.filter.partition_slice import find_column
-from floe_dagster_iceberg.table.filter.slice_literals import TIME_TYPES
+from floe_dagster_iceberg.table.filter.slice_literals import TIME_TYPES, find_column
+
+if TYPE_CHECKING:
+    # Asset settings load this module with a code location, which must not load PyIceberg's tables.
+    from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 
 TIME_TRANSFORMS: Final = (
     PartitionTransform.YEAR,
@@ -198,7 +200,7 @@ class SpecChanges:
         return cls(fields, tuple(remove), dict(rename))
 
 
-def stage_spec_changes(transaction: TableTransaction, table: str, changes: SpecChanges) -> None:
+def stage_spec_changes(transaction: "TableTransaction", table: str, changes: SpecChanges) -> None:
     """Stage the new spec; nothing if the table already has it.
 
     Raises:
