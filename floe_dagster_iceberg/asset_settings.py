@@ -8,31 +8,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pydantic
 from dagster import MetadataValue
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    field_validator,
-    model_validator,
-)
 
 from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.models import writing
 from floe_dagster_iceberg.models.base import FrozenModel, first_duplicate
 from floe_dagster_iceberg.models.field_errors import field_errors, nearest
 from floe_dagster_iceberg.models.identifiers import Namespace, TableIdentifier, TableName
 from floe_dagster_iceberg.models.partitioning import PartitionSpec
-from floe_dagster_iceberg.models.writing import (
-    ColumnName,
-    CommitStrategy,
-    EvolutionMode,
-    RowFilter,
-    RowsOutside,
-    WriteConfig,
-    WriteMode,
-)
 from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
 PREFIX: Final = "iceberg/"
@@ -80,19 +62,21 @@ def _known_timezone(name: str) -> str:
     return name
 
 
-Columns: TypeAlias = Annotated[tuple[ColumnName, ...], BeforeValidator(_one_or_more), AfterValidator(_each_once)]
-Properties: TypeAlias = Annotated[dict[str, str], BeforeValidator(_texts)]
+Columns: TypeAlias = Annotated[
+    tuple[writing.ColumnName, ...], pydantic.BeforeValidator(_one_or_more), pydantic.AfterValidator(_each_once)
+]
+Properties: TypeAlias = Annotated[dict[str, str], pydantic.BeforeValidator(_texts)]
 SpecSetting: TypeAlias = Annotated[
     PartitionLayout | PartitionSpec | None,
-    BeforeValidator(_read_partition_spec),
-    PlainSerializer(_write_partition_spec),
+    pydantic.BeforeValidator(_read_partition_spec),
+    pydantic.PlainSerializer(_write_partition_spec),
 ]
 
 
 class _Settings(FrozenModel):
     """Settings whose aliases are the metadata keys that users write."""
 
-    model_config = ConfigDict(populate_by_name=True, hide_input_in_errors=True)
+    model_config = pydantic.ConfigDict(populate_by_name=True, hide_input_in_errors=True)
     kind: ClassVar[str]
 
     @classmethod
@@ -120,62 +104,62 @@ class AssetSettings(_Settings):
 
     kind: ClassVar[str] = "outputs"
 
-    table: TableName | None = Field(default=None, alias="table", description="Name of the table.")
-    namespace: Namespace | None = Field(default=None, alias="schema", description="Namespace of the table.")
-    partition_expr: ColumnName | dict[str, ColumnName] | None = Field(
+    table: TableName | None = pydantic.Field(default=None, alias="table", description="Name of the table.")
+    namespace: Namespace | None = pydantic.Field(default=None, alias="schema", description="Namespace of the table.")
+    partition_expr: writing.ColumnName | dict[str, writing.ColumnName] | None = pydantic.Field(
         default=None, alias="partition_expr", description="Column that holds the partition, or one per dimension."
     )
-    write_mode: WriteMode | None = Field(
+    write_mode: writing.WriteMode | None = pydantic.Field(
         default=None, alias="iceberg/write_mode", description="What happens to existing rows."
     )
-    upsert_keys: Columns = Field(
+    upsert_keys: Columns = pydantic.Field(
         default=(), alias="iceberg/upsert_keys", description="Columns that identify a row; only for upsert."
     )
-    schema_evolution: EvolutionMode | None = Field(
+    schema_evolution: writing.EvolutionMode | None = pydantic.Field(
         default=None, alias="iceberg/schema_evolution", description="Which schema changes a write may cause."
     )
-    partition_spec: SpecSetting = Field(
+    partition_spec: SpecSetting = pydantic.Field(
         default=None, alias="iceberg/partition_spec", description="Partitioning of a new table."
     )
-    properties: Properties = Field(
+    properties: Properties = pydantic.Field(
         default_factory=dict, alias="iceberg/properties", description="Table properties, added to existing ones."
     )
-    sort_by: Columns = Field(
+    sort_by: Columns = pydantic.Field(
         default=(), alias="iceberg/sort_by", description="Columns by which the rows of each file are sorted."
     )
-    branch: str | None = Field(
+    branch: str | None = pydantic.Field(
         default=None, min_length=1, alias="iceberg/branch", description="Branch to write to; main if not given."
     )
-    rows_outside_partition: RowsOutside | None = Field(
+    rows_outside_partition: writing.RowsOutside | None = pydantic.Field(
         default=None,
         alias="iceberg/rows_outside_partition",
         description="What happens to rows that do not belong to the partition being written.",
     )
-    commit_strategy: CommitStrategy | None = Field(
+    commit_strategy: writing.CommitStrategy | None = pydantic.Field(
         default=None, alias="iceberg/commit_strategy", description="How the commit treats manifests."
     )
-    snapshot_properties: Properties = Field(
+    snapshot_properties: Properties = pydantic.Field(
         default_factory=dict, alias="iceberg/snapshot_properties", description="Properties of the snapshot summary."
     )
-    naive_timezone: Annotated[str, AfterValidator(_known_timezone)] = Field(
+    naive_timezone: Annotated[str, pydantic.AfterValidator(_known_timezone)] = pydantic.Field(
         default="UTC", alias="iceberg/naive_timezone", description="Time zone of timestamps that have none."
     )
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _check_upsert_keys(self) -> Self:
-        if self.write_mode is WriteMode.UPSERT and not self.upsert_keys:
+        if self.write_mode is writing.WriteMode.UPSERT and not self.upsert_keys:
             raise ValueError("upsert needs the columns that identify a row: set 'iceberg/upsert_keys'")
-        if self.write_mode not in {None, WriteMode.UPSERT} and self.upsert_keys:
+        if self.write_mode not in {None, writing.WriteMode.UPSERT} and self.upsert_keys:
             raise ValueError(f"'iceberg/upsert_keys' is for upsert, but 'iceberg/write_mode' is {self.write_mode}")
         return self
 
-    @field_validator("snapshot_properties")
+    @pydantic.field_validator("snapshot_properties")
     @classmethod
     def _check_snapshot_properties(cls, properties: dict[str, str]) -> dict[str, str]:
         for key in properties:
             if key.startswith(_WRITTEN_BY_US):
                 raise ValueError(f"snapshot property '{key}' is written by this package: choose another name")
-        return dict(WriteConfig(snapshot_properties=properties).snapshot_properties)
+        return dict(writing.WriteConfig(snapshot_properties=properties).snapshot_properties)
 
     @classmethod
     def from_metadata(
@@ -192,18 +176,18 @@ class AssetSettings(_Settings):
             ValidationError: A value is not valid, or an `iceberg/` key is unknown.
         """
         defined, given = _plain(definition), _plain(output)
-        if given.get("iceberg/write_mode", WriteMode.UPSERT) != WriteMode.UPSERT:
+        if given.get("iceberg/write_mode", writing.WriteMode.UPSERT) != writing.WriteMode.UPSERT:
             # The keys were defined for another mode than that of the output.
             defined.pop("iceberg/upsert_keys", None)
         return cls._read(defined | given, owner)
 
-    def resolve_write_mode(self, *, partitioned: bool, default: WriteMode) -> WriteMode:
+    def resolve_write_mode(self, *, partitioned: bool, default: writing.WriteMode) -> writing.WriteMode:
         """The mode of a write: as set, else overwrite of the partition, else the IO manager's default."""
         if self.write_mode is not None:
             return self.write_mode
         if self.upsert_keys:
-            return WriteMode.UPSERT
-        return WriteMode.OVERWRITE if partitioned else default
+            return writing.WriteMode.UPSERT
+        return writing.WriteMode.OVERWRITE if partitioned else default
 
 
 class InputSettings(_Settings):
@@ -211,21 +195,23 @@ class InputSettings(_Settings):
 
     kind: ClassVar[str] = "inputs"
 
-    columns: Columns = Field(default=(), alias="columns", description="Columns to read; all if not given.")
-    partition_expr: ColumnName | dict[str, ColumnName] | None = Field(
+    columns: Columns = pydantic.Field(default=(), alias="columns", description="Columns to read; all if not given.")
+    partition_expr: writing.ColumnName | dict[str, writing.ColumnName] | None = pydantic.Field(
         default=None, alias="partition_expr", description="Partition column, in place of the upstream asset's."
     )
-    row_filter: RowFilter | None = Field(
+    row_filter: writing.RowFilter | None = pydantic.Field(
         default=None, repr=False, alias="iceberg/row_filter", description="Which rows to read, on top of the partition."
     )
-    snapshot_id: int | None = Field(default=None, alias="iceberg/snapshot_id", description="Snapshot to read.")
-    as_of: AwareDatetime | None = Field(
+    snapshot_id: int | None = pydantic.Field(default=None, alias="iceberg/snapshot_id", description="Snapshot to read.")
+    as_of: pydantic.AwareDatetime | None = pydantic.Field(
         default=None, alias="iceberg/as_of", description="Read the table as of a time with an offset."
     )
-    tag: str | None = Field(default=None, min_length=1, alias="iceberg/tag", description="Tag to read.")
-    branch: str | None = Field(default=None, min_length=1, alias="iceberg/branch", description="Branch to read.")
+    tag: str | None = pydantic.Field(default=None, min_length=1, alias="iceberg/tag", description="Tag to read.")
+    branch: str | None = pydantic.Field(
+        default=None, min_length=1, alias="iceberg/branch", description="Branch to read."
+    )
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _check_single_version(self) -> Self:
         versions = {"snapshot_id": self.snapshot_id, "as_of": self.as_of, "tag": self.tag, "branch": self.branch}
         chosen = [name for name, value in versions.items() if value is not None]
@@ -249,19 +235,19 @@ class SettingsArguments(TypedDict, total=False):
     table: str
     schema: str
     partition_expr: str | Mapping[str, str]
-    write_mode: WriteMode | str
+    write_mode: writing.WriteMode | str
     upsert_keys: str | Sequence[str]
-    schema_evolution: EvolutionMode | str
+    schema_evolution: writing.EvolutionMode | str
     partition_spec: str | Sequence[str] | PartitionSpec
     properties: Mapping[str, object]
     sort_by: str | Sequence[str]
     branch: str
-    rows_outside_partition: RowsOutside
-    commit_strategy: CommitStrategy | str
+    rows_outside_partition: writing.RowsOutside
+    commit_strategy: writing.CommitStrategy | str
     snapshot_properties: Mapping[str, object]
     naive_timezone: str
     columns: str | Sequence[str]
-    row_filter: RowFilter
+    row_filter: writing.RowFilter
     snapshot_id: int
     as_of: datetime | str
     tag: str

@@ -6,15 +6,8 @@ from typing import Self
 
 from pydantic import AwareDatetime, Field
 
+from floe_dagster_iceberg import models
 from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySource
-from floe_dagster_iceberg.models import (
-    MaintenanceOperation,
-    MaintenanceResult,
-    MaintenanceStatus,
-    SnapshotInfo,
-    TableHealth,
-    snapshot_properties,
-)
 from floe_dagster_iceberg.models.base import FrozenModel, Items
 
 
@@ -60,7 +53,7 @@ class SnapshotEntry(FrozenModel):
     partition_key: str | None = Field(description="The partition, or several.")
 
     @classmethod
-    def from_snapshot(cls, snapshot: SnapshotInfo, refs: Sequence[str] = ()) -> Self:
+    def from_snapshot(cls, snapshot: models.SnapshotInfo, refs: Sequence[str] = ()) -> Self:
         prop = snapshot.summary.get
         return cls(
             snapshot_id=snapshot.snapshot_id,
@@ -73,9 +66,9 @@ class SnapshotEntry(FrozenModel):
             total_records=snapshot.total_records,
             added_files=snapshot.added_files,
             deleted_files=snapshot.deleted_files,
-            run_id=prop(snapshot_properties.RUN_ID),
-            asset_key=prop(snapshot_properties.ASSET_KEY),
-            partition_key=prop(snapshot_properties.PARTITION_KEY),
+            run_id=prop(models.snapshot_properties.RUN_ID),
+            asset_key=prop(models.snapshot_properties.ASSET_KEY),
+            partition_key=prop(models.snapshot_properties.PARTITION_KEY),
         )
 
 
@@ -142,7 +135,7 @@ class BreachEntry(FrozenModel):
 
     message: str = Field(description="What is wrong, with the numbers.")
     grave: bool = Field(description="Whether it is above the second limit too.")
-    remedy: MaintenanceOperation = Field(description="The operation that fixes it.")
+    remedy: models.MaintenanceOperation = Field(description="The operation that fixes it.")
 
 
 class InspectReport(FrozenModel):
@@ -156,7 +149,7 @@ class InspectReport(FrozenModel):
     sort_order: Items[str] = Field(description="Sort order of its files.")
     properties: dict[str, str] = Field(description="Its properties; values that look like secrets are masked.")
     refs: Items[RefEntry] = Field(description="Its branches and tags.")
-    health: TableHealth = Field(description="State of its files and metadata.")
+    health: models.TableHealth = Field(description="State of its files and metadata.")
     faults: Items[BreachEntry] = Field(description="Measures above their limits.")
     policy: Items[PolicyEntry] = Field(description="Its maintenance policy; empty if not valid.")
     warnings: Items[str] = Field(description="Errors in that policy; the table is not maintained then.")
@@ -168,10 +161,10 @@ class MaintenanceEntry(FrozenModel):
 
     table: str = Field(description="Name of the table.")
     operation: str = Field(description="The operation.")
-    status: MaintenanceStatus = Field(description="How it ended; `planned` is a dry run.")
+    status: models.MaintenanceStatus = Field(description="How it ended; `planned` is a dry run.")
     actionable: bool = Field(description="Whether there was something to do and nothing in the way.")
     note: str = Field(description="What would be or was done, or why nothing, in one sentence.")
-    results: Items[MaintenanceResult] = Field(description="The results, with their plans.")
+    results: Items[models.MaintenanceResult] = Field(description="The results, with their plans.")
     policy: Items[PolicyEntry] = Field(description="The operation's policy.")
 
 

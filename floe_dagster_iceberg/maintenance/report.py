@@ -6,15 +6,9 @@ from typing import Final
 
 from dagster import MetadataValue
 
+from floe_dagster_iceberg import models
 from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySource
 from floe_dagster_iceberg.maintenance.runner import TableOutcome
-from floe_dagster_iceberg.models import (
-    FileSizeBin,
-    MaintenanceOperation,
-    MaintenanceResult,
-    MaintenanceStatus,
-    TableHealth,
-)
 from floe_dagster_iceberg.models.quantities import format_bytes
 from floe_dagster_iceberg.secrets import redact
 
@@ -28,7 +22,7 @@ _WIDTH, _HEIGHT, _MARGIN = 640, 220, 30
 _TEXT_COLOUR = "#7b8794"
 _COLOURS: Final = {"before": "#9aa5b1", "after": "#4f43dd"}
 
-Bars = Sequence[FileSizeBin]
+Bars = Sequence[models.FileSizeBin]
 
 
 # Metadata keys, and the fields of `TableHealth` they show.
@@ -43,22 +37,24 @@ _MEASURES: Final = {
 
 
 def build_metadata(
-    which: MaintenanceOperation, outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
+    which: models.MaintenanceOperation, outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
 ) -> dict[str, MetadataValue]:
     """Metadata of one operation or measurement of many tables; `policy` is that of tables without own properties."""
     statuses = [outcome.status for outcome in outcomes]
-    is_health = which is MaintenanceOperation.TABLE_HEALTH
+    is_health = which is models.MaintenanceOperation.TABLE_HEALTH
     settings = _HEALTH_SETTINGS if is_health else (*_RUN_SETTINGS, f"{which.policy_section}.")
     return {
         "iceberg/tables": MetadataValue.int(len(outcomes)),
-        **{f"iceberg/tables_{status}": MetadataValue.int(statuses.count(status)) for status in MaintenanceStatus},
+        **{
+            f"iceberg/tables_{status}": MetadataValue.int(statuses.count(status)) for status in models.MaintenanceStatus
+        },
         "iceberg/duration": MetadataValue.float(round(seconds, 3)),
         **(_health_metadata(outcomes) if is_health else _operation_metadata(outcomes, dry_run=policy.policy.dry_run)),
         "iceberg/policy": MetadataValue.md(_policy_table(policy, outcomes, settings)),
     }
 
 
-def health_measures(health: TableHealth) -> dict[str, int]:
+def health_measures(health: models.TableHealth) -> dict[str, int]:
     """The measures that the health's tier has read, by their metadata keys."""
     values = {key: getattr(health, name) for key, name in _MEASURES.items()}
     return {key: value for key, value in values.items() if value is not None}
@@ -85,19 +81,19 @@ def _operation_metadata(outcomes: Sequence[TableOutcome], *, dry_run: bool) -> d
     }
 
 
-def _totals(healths: Sequence[TableHealth | None]) -> dict[str, MetadataValue]:
+def _totals(healths: Sequence[models.TableHealth | None]) -> dict[str, MetadataValue]:
     measured = [health_measures(health) for health in healths if health is not None]
     # A measure that the tier does not read must not plot a zero.
     keys = [key for key in _MEASURES if not measured or any(key in measures for measures in measured)]
     return {key: MetadataValue.int(sum(measures.get(key, 0) for measures in measured)) for key in keys}
 
 
-def _work(results: Sequence[MaintenanceResult]) -> dict[str, MetadataValue]:
+def _work(results: Sequence[models.MaintenanceResult]) -> dict[str, MetadataValue]:
     metadata: dict[str, MetadataValue] = {
         f"iceberg/{name}": MetadataValue.int(sum(getattr(result, name) for result in results))
         for name in ("files_removed", "bytes_removed", "files_added", "bytes_added", "snapshots_expired")
     }
-    plans = [result.plan for result in results if result.status is MaintenanceStatus.PLANNED and result.plan]
+    plans = [result.plan for result in results if result.status is models.MaintenanceStatus.PLANNED and result.plan]
     if plans:
         planned = {"files": "input_files", "bytes": "input_bytes", "snapshots": "snapshots"}
         for name, attribute in planned.items():
@@ -180,7 +176,7 @@ def _policy_table(policy: EffectivePolicy, outcomes: Sequence[TableOutcome], rel
 
 
 def _worst_first(outcomes: Sequence[TableOutcome]) -> list[TableOutcome]:
-    return sorted(outcomes, key=lambda outcome: outcome.status is not MaintenanceStatus.FAILED)
+    return sorted(outcomes, key=lambda outcome: outcome.status is not models.MaintenanceStatus.FAILED)
 
 
 def _change(before: object, after: object) -> str:
@@ -203,11 +199,11 @@ def _cell(text: str) -> str:
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
-def _bars(healths: Sequence[TableHealth | None]) -> Bars:
+def _bars(healths: Sequence[models.TableHealth | None]) -> Bars:
     return add_bars([health.file_sizes for health in healths if health is not None])
 
 
-def add_bars(histograms: Sequence[Bars | None]) -> tuple[FileSizeBin, ...]:
+def add_bars(histograms: Sequence[Bars | None]) -> tuple[models.FileSizeBin, ...]:
     """One histogram of several tables, without those that were not measured."""
     files: dict[int | None, list[int]] = {}
     for bar in (bar for bars in histograms if bars is not None for bar in bars):
@@ -215,7 +211,9 @@ def add_bars(histograms: Sequence[Bars | None]) -> tuple[FileSizeBin, ...]:
         counted[0] += bar.files
         counted[1] += bar.total_bytes
     edges = sorted(files, key=lambda edge: float("inf") if edge is None else edge)
-    return tuple(FileSizeBin(upper_bytes=edge, files=files[edge][0], total_bytes=files[edge][1]) for edge in edges)
+    return tuple(
+        models.FileSizeBin(upper_bytes=edge, files=files[edge][0], total_bytes=files[edge][1]) for edge in edges
+    )
 
 
 def histogram_metadata(before: Bars, after: Bars | None = None) -> dict[str, MetadataValue]:

@@ -4,15 +4,7 @@ import re
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializeAsAny,
-    StringConstraints,
-    WithJsonSchema,
-    model_validator,
-)
+import pydantic
 from pyiceberg.expressions import BooleanExpression
 
 from floe_dagster_iceberg.models.base import FrozenModel, Items, first_duplicate
@@ -68,11 +60,11 @@ def _read_row_filter(value: object) -> object:
     raise ValueError("a row filter is a text such as \"region = 'EU'\" or a PyIceberg expression")
 
 
-ColumnName: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+ColumnName: TypeAlias = Annotated[str, pydantic.StringConstraints(min_length=1)]
 RowFilter: TypeAlias = Annotated[
-    str | SerializeAsAny[BooleanExpression],
-    BeforeValidator(_read_row_filter),
-    WithJsonSchema(
+    str | pydantic.SerializeAsAny[BooleanExpression],
+    pydantic.BeforeValidator(_read_row_filter),
+    pydantic.WithJsonSchema(
         {
             "anyOf": [{"type": "string", "minLength": 1}, {"type": "object", "required": ["type"]}],
             "description": "A text, or an Iceberg expression as the REST specification writes it.",
@@ -86,22 +78,28 @@ class WriteConfig(FrozenModel):
     """How one write goes into a table."""
 
     # A filter contains data values: keep them out of error messages and the repr.
-    model_config = ConfigDict(hide_input_in_errors=True)
+    model_config = pydantic.ConfigDict(hide_input_in_errors=True)
 
-    mode: WriteMode = Field(default=WriteMode.APPEND, description="Whether rows are added, replaced or merged.")
-    commit_strategy: CommitStrategy | None = Field(
+    mode: WriteMode = pydantic.Field(
+        default=WriteMode.APPEND, description="Whether rows are added, replaced or merged."
+    )
+    commit_strategy: CommitStrategy | None = pydantic.Field(
         default=None, description="How manifests are treated; the table manager's default if not given."
     )
-    overwrite_filter: RowFilter | None = Field(
+    overwrite_filter: RowFilter | None = pydantic.Field(
         default=None, repr=False, description="The rows to replace, only for overwrite; all rows if not given."
     )
-    join_columns: Items[ColumnName] = Field(default=(), description="Columns that match rows; only for upsert.")
-    snapshot_properties: dict[str, str] = Field(
+    join_columns: Items[ColumnName] = pydantic.Field(
+        default=(), description="Columns that match rows; only for upsert."
+    )
+    snapshot_properties: dict[str, str] = pydantic.Field(
         default_factory=dict, description="Properties kept in the summary of the snapshot."
     )
-    branch: str | None = Field(default=None, min_length=1, description="Branch to write to; main if not given.")
+    branch: str | None = pydantic.Field(
+        default=None, min_length=1, description="Branch to write to; main if not given."
+    )
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _check_mode_arguments(self) -> Self:
         if self.mode is WriteMode.UPSERT and not self.join_columns:
             raise ValueError("upsert needs join_columns: name the columns that identify a row")
@@ -113,7 +111,7 @@ class WriteConfig(FrozenModel):
             raise ValueError(f"join column '{column}' is named twice: name each column once")
         return self
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _check_snapshot_properties(self) -> Self:
         for key in self.snapshot_properties:
             if _COMPUTED_BY_ICEBERG.fullmatch(key):

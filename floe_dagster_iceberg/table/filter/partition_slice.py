@@ -16,15 +16,6 @@ from pyiceberg.schema import Schema
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partition_slice import Constraint, PartitionSlice
 from floe_dagster_iceberg.table.filter import slice_literals
-from floe_dagster_iceberg.table.filter.slice_literals import (
-    COLUMN_HINT,
-    TIME_TYPES,
-    Bounds,
-    Values,
-    find_column,
-    to_literal,
-    to_typed,
-)
 
 
 def column_values(rows: pa.Table | pa.RecordBatch, name: str) -> pa.ChunkedArray:
@@ -37,7 +28,8 @@ def column_values(rows: pa.Table | pa.RecordBatch, name: str) -> pa.ChunkedArray
     values = _descend(columns, name)
     if values is None:
         raise ValidationError(
-            f"Partition column '{name}' is not in the data, which has {', '.join(columns)}. {COLUMN_HINT}"
+            f"Partition column '{name}' is not in the data, which has {', '.join(columns)}. "
+            f"{slice_literals.COLUMN_HINT}"
         )
     return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
 
@@ -112,13 +104,16 @@ def match_rows(
     nowhere = pa.chunked_array([pa.repeat(value=False, size=data.num_rows)], type=pa.bool_())
     columns, has_null, inside = dict[str, _ArrowColumn](), nowhere, nowhere
     for name in rows.columns:
-        column = columns[name] = _ArrowColumn.load(data, find_column(schema, name), name)
+        column = columns[name] = _ArrowColumn.load(data, slice_literals.find_column(schema, name), name)
         has_null = pc.or_(has_null, column.values.is_null())
     for conjunction in rows.any_of:
         met = pc.invert(nowhere)
         for constraint in conjunction:
             column = columns[constraint.column]
-            met = pc.and_(met, column.mask(to_typed(constraint, column.iceberg_type, naive_timezone=naive_timezone)))
+            met = pc.and_(
+                met,
+                column.mask(slice_literals.to_typed(constraint, column.iceberg_type, naive_timezone=naive_timezone)),
+            )
         inside = pc.or_(inside, met)
     return SliceMembership(
         inside=inside,
@@ -128,16 +123,16 @@ def match_rows(
 
 
 def _to_predicate(constraint: Constraint, schema: Schema, naive_timezone: str) -> expr.BooleanExpression:
-    field = find_column(schema, constraint.column)
+    field = slice_literals.find_column(schema, constraint.column)
     reference, column_type = expr.Reference(constraint.column), field.field_type
-    match to_typed(constraint, column_type, naive_timezone=naive_timezone):
-        case Bounds(lower, upper):
+    match slice_literals.to_typed(constraint, column_type, naive_timezone=naive_timezone):
+        case slice_literals.Bounds(lower, upper):
             return expr.And(
-                expr.GreaterThanOrEqual(term=reference, value=to_literal(lower, column_type)),
-                expr.LessThan(term=reference, value=to_literal(upper, column_type)),
+                expr.GreaterThanOrEqual(term=reference, value=slice_literals.to_literal(lower, column_type)),
+                expr.LessThan(term=reference, value=slice_literals.to_literal(upper, column_type)),
             )
-        case Values(values):
-            literals = [to_literal(value, column_type) for value in values]
+        case slice_literals.Values(values):
+            literals = [slice_literals.to_literal(value, column_type) for value in values]
             # PyIceberg does not prune files by larger sets, but it does by several smaller ones.
             starts = range(0, len(literals), IN_PREDICATE_LIMIT)
             chunks = (set(literals[start : start + IN_PREDICATE_LIMIT]) for start in starts)
@@ -171,15 +166,15 @@ class _ArrowColumn:
                 f"Partition column '{name}' is {values.type} in the data and {field.field_type} in the table. "
                 "Cast it in the asset."
             )
-        tick = _tick(values.type) if isinstance(field.field_type, TIME_TYPES) else 1
+        tick = _tick(values.type) if isinstance(field.field_type, slice_literals.TIME_TYPES) else 1
         return cls(_cast(values, comparable, name), field.field_type, tick)
 
-    def mask(self, wanted: Bounds | Values) -> pa.ChunkedArray:
+    def mask(self, wanted: slice_literals.Bounds | slice_literals.Values) -> pa.ChunkedArray:
         match wanted:
-            case Bounds(lower, upper):
+            case slice_literals.Bounds(lower, upper):
                 above = pc.greater_equal(self.values, self._first_tick(lower))
                 found = pc.and_(above, pc.less(self.values, self._first_tick(upper)))
-            case Values(values):
+            case slice_literals.Values(values):
                 found = pc.is_in(self.values, value_set=pa.array(self._ticks(values), type=self.values.type))
         return pc.fill_null(found, fill_value=False)
 
@@ -189,7 +184,7 @@ class _ArrowColumn:
         return pa.scalar(min(max(tick, _INT64.start), _INT64.stop - 1), pa.int64())
 
     def _ticks(self, values: tuple[slice_literals.Value, ...]) -> list[Any]:
-        if not isinstance(self.iceberg_type, TIME_TYPES):
+        if not isinstance(self.iceberg_type, slice_literals.TIME_TYPES):
             return list(values)
         # Values between two ticks cannot be in the data.
         return [value // self.tick for value in values if isinstance(value, int) and value % self.tick == 0]

@@ -13,14 +13,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
+from floe_dagster_iceberg import models
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.transaction import summary_property
-from floe_dagster_iceberg.models import (
-    CompactionPolicy,
-    CompactionStrategy,
-    CompactionStrategyType,
-    snapshot_properties,
-)
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.commit.refs import head_of
 from floe_dagster_iceberg.table.filter.file_pruning import FileMatcher
@@ -97,7 +92,7 @@ class GroupLimits:
     max_bytes: int | None = None
 
 
-def to_group_limits(table: Table, policy: CompactionPolicy) -> GroupLimits:
+def to_group_limits(table: Table, policy: models.CompactionPolicy) -> GroupLimits:
     """Convert a policy to limits for one table.
 
     Raises:
@@ -133,7 +128,7 @@ class RewritePlan:
         return [replace(self, groups=self.groups[start : start + count]) for start in range(0, len(self.groups), count)]
 
 
-def plan_rewrite(table: Table, strategy: CompactionStrategy, limits: GroupLimits) -> RewritePlan:
+def plan_rewrite(table: Table, strategy: models.CompactionStrategy, limits: GroupLimits) -> RewritePlan:
     """Plan a rewrite; reads only manifests that may hold files within the limits."""
     name = table_name(table)
     metadata, base = table.metadata, head_of(table.metadata, MAIN_BRANCH, name)
@@ -143,7 +138,7 @@ def plan_rewrite(table: Table, strategy: CompactionStrategy, limits: GroupLimits
 
 
 def plan_groups(
-    changes: FileChanges, metadata: TableMetadata, strategy: CompactionStrategy, limits: GroupLimits
+    changes: FileChanges, metadata: TableMetadata, strategy: models.CompactionStrategy, limits: GroupLimits
 ) -> list[FileGroup]:
     """Group the files worth rewriting.
 
@@ -159,10 +154,12 @@ def plan_groups(
     return within_budget(groups, strategy, max_bytes=limits.max_bytes)
 
 
-def split_for_workers(groups: Sequence[FileGroup], strategy: CompactionStrategy, *, among: int) -> list[FileGroup]:
+def split_for_workers(
+    groups: Sequence[FileGroup], strategy: models.CompactionStrategy, *, among: int
+) -> list[FileGroup]:
     """Split large groups so that all workers have one, if the strategy allows it."""
     # Rows must be sorted together.
-    if strategy.strategy_type is not CompactionStrategyType.BIN_PACK or len(groups) >= among:
+    if strategy.strategy_type is not models.CompactionStrategyType.BIN_PACK or len(groups) >= among:
         return list(groups)
     target, each = strategy.target_file_size_bytes, among // max(1, len(groups))
     return [
@@ -173,7 +170,7 @@ def split_for_workers(groups: Sequence[FileGroup], strategy: CompactionStrategy,
 
 
 def _group_by_partition(
-    entries: Iterable[ManifestEntry], metadata: TableMetadata, strategy: CompactionStrategy, limits: GroupLimits
+    entries: Iterable[ManifestEntry], metadata: TableMetadata, strategy: models.CompactionStrategy, limits: GroupLimits
 ) -> Iterator[list[DataFile]]:
     """Files by partition and by Dagster partition, if the latter is large enough for a file of its own.
 
@@ -181,7 +178,7 @@ def _group_by_partition(
     """
     matches = None if isinstance(limits.row_filter, AlwaysTrue) else FileMatcher(metadata, limits.row_filter)
     slices = {
-        snapshot.snapshot_id: summary_property(snapshot, snapshot_properties.PARTITION_KEY)
+        snapshot.snapshot_id: summary_property(snapshot, models.snapshot_properties.PARTITION_KEY)
         for snapshot in metadata.snapshots
     }
     partitions: dict[tuple[int, str], dict[str | None, list[DataFile]]] = defaultdict(lambda: defaultdict(list))
@@ -192,7 +189,7 @@ def _group_by_partition(
             partitions[partition_of(file)][slice_key].append(file)
     fills_a_file = strategy.target_file_size_bytes * SMALL_FILE_RATIO
     # Rows must be sorted together.
-    splits = strategy.strategy_type is CompactionStrategyType.BIN_PACK
+    splits = strategy.strategy_type is models.CompactionStrategyType.BIN_PACK
     for _, by_slice in sorted(partitions.items()):
         together = by_slice.pop(None, [])
         for _, files in sorted(by_slice.items()):
@@ -203,8 +200,8 @@ def _group_by_partition(
         yield together
 
 
-def _choose(files: Sequence[DataFile], strategy: CompactionStrategy, limits: GroupLimits) -> Sequence[DataFile]:
-    if strategy.strategy_type is not CompactionStrategyType.BIN_PACK and not limits.leaves_fine_files:
+def _choose(files: Sequence[DataFile], strategy: models.CompactionStrategy, limits: GroupLimits) -> Sequence[DataFile]:
+    if strategy.strategy_type is not models.CompactionStrategyType.BIN_PACK and not limits.leaves_fine_files:
         return files
     smallest = strategy.target_file_size_bytes * limits.small_file_ratio
     largest = strategy.target_file_size_bytes * LARGE_FILE_RATIO
@@ -212,7 +209,7 @@ def _choose(files: Sequence[DataFile], strategy: CompactionStrategy, limits: Gro
 
 
 def _should_rewrite(
-    files: Sequence[DataFile], metadata: TableMetadata, strategy: CompactionStrategy, limits: GroupLimits
+    files: Sequence[DataFile], metadata: TableMetadata, strategy: models.CompactionStrategy, limits: GroupLimits
 ) -> bool:
     if any(_should_rewrite_alone(file, metadata, strategy, limits) for file in files):
         return True
@@ -224,15 +221,15 @@ def _should_rewrite(
 
 
 def _should_rewrite_alone(
-    file: DataFile, metadata: TableMetadata, strategy: CompactionStrategy, limits: GroupLimits
+    file: DataFile, metadata: TableMetadata, strategy: models.CompactionStrategy, limits: GroupLimits
 ) -> bool:
-    arranges = strategy.strategy_type is not CompactionStrategyType.BIN_PACK and not limits.leaves_fine_files
+    arranges = strategy.strategy_type is not models.CompactionStrategyType.BIN_PACK and not limits.leaves_fine_files
     too_large = file.file_size_in_bytes > strategy.target_file_size_bytes * LARGE_FILE_RATIO
     return arranges or too_large or file.spec_id != metadata.default_spec_id
 
 
 def within_budget(
-    groups: Sequence[FileGroup], strategy: CompactionStrategy, *, max_bytes: int | None
+    groups: Sequence[FileGroup], strategy: models.CompactionStrategy, *, max_bytes: int | None
 ) -> list[FileGroup]:
     """Choose groups up to the budget, those first that save most files per byte."""
     if max_bytes is None:
@@ -262,7 +259,9 @@ class DeleteGroup:
     output_files: int
 
 
-def plan_delete_groups(live: LiveFiles, properties: Mapping[str, str], policy: CompactionPolicy) -> list[DeleteGroup]:
+def plan_delete_groups(
+    live: LiveFiles, properties: Mapping[str, str], policy: models.CompactionPolicy
+) -> list[DeleteGroup]:
     """Group position delete files by partition, where a rewrite would leave at most half of them.
 
     A rewrite drops positions in data files that no longer exist. By default it writes one delete

@@ -19,12 +19,7 @@ from pyiceberg.table import Table
 from floe_dagster_iceberg.errors import IcebergError, ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel, Items
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.table.maintenance import Progress
-from floe_dagster_iceberg.table.maintenance.unreferenced_files import (
-    ReferencedFiles,
-    UnreferencedFiles,
-    read_table_uuid,
-)
+from floe_dagster_iceberg.table.maintenance import Progress, unreferenced_files
 from floe_dagster_iceberg.table.names import table_name
 from floe_dagster_iceberg.table.storage import FileLocation, StoredFile, delete_many, in_parallel, list_files, move_file
 
@@ -152,7 +147,7 @@ class OrphanSearch:
         due: Quarantines past their grace period.
     """
 
-    orphans: UnreferencedFiles
+    orphans: unreferenced_files.UnreferencedFiles
     objects: int
     other_spellings: Sequence[str]
     foreign_metadata: Sequence[str]
@@ -190,7 +185,7 @@ def find_orphans(
             if file.modified_at is not None and now - file.modified_at > older_than
         }
         table.refresh()
-        referenced = ReferencedFiles(table.io)
+        referenced = unreferenced_files.ReferencedFiles(table.io)
         referenced.add(table)
         referenced.open_manifests()
         unreferenced = {at: file for at, file in old.items() if at not in referenced}
@@ -200,7 +195,7 @@ def find_orphans(
         paths = referenced.paths()
         orphans = {at: file for at, file in unreferenced.items() if at.path not in paths}
         return OrphanSearch(
-            orphans=UnreferencedFiles(list(orphans.values()), referenced, orphans.keys()),
+            orphans=unreferenced_files.UnreferencedFiles(list(orphans.values()), referenced, orphans.keys()),
             objects=len(listed),
             other_spellings=sorted(file.location for at, file in unreferenced.items() if at.path in paths),
             foreign_metadata=_foreign_metadata(table, listed, orphans.keys()),
@@ -209,7 +204,7 @@ def find_orphans(
 
 
 def quarantine_orphans(
-    table: Table, orphans: UnreferencedFiles, *, now: datetime, progress: Progress | None = None
+    table: Table, orphans: unreferenced_files.UnreferencedFiles, *, now: datetime, progress: Progress | None = None
 ) -> list[QuarantinedFile]:
     """Move orphans into a new quarantine in batches, each rechecked on the newest metadata; returns the moved files."""
     if not orphans.files:
@@ -235,7 +230,7 @@ def purge_quarantine(table: Table, quarantine: Quarantine) -> list[QuarantinedFi
     """Delete a quarantine, or restore it if the table references one of its files again; returns what was deleted."""
     with translate_errors(table.catalog.name, table=table_name(table)):
         table.refresh()
-        referenced = ReferencedFiles(table.io)
+        referenced = unreferenced_files.ReferencedFiles(table.io)
         referenced.add(table)
         referenced.open_manifests(among={FileLocation.of(file.location) for file in quarantine.files})
         if any(file.location in referenced for file in quarantine.files):
@@ -284,5 +279,5 @@ def _foreign_metadata(table: Table, listed: Sequence[StoredFile], orphans: Itera
             or FileLocation.of(file.location.rpartition("/")[0]) != folder
         )
     ]
-    owners = in_parallel(lambda location: read_table_uuid(table.io, location), doubtful)
+    owners = in_parallel(lambda location: unreferenced_files.read_table_uuid(table.io, location), doubtful)
     return sorted(location for location, owner in zip(doubtful, owners, strict=True) if owner != own)
