@@ -148,8 +148,8 @@ def breaking_after(batches: int, error: type[BaseException]) -> pa.RecordBatchRe
 def test_a_stream_that_breaks_in_the_middle_leaves_nothing_and_tells_why(
     lake: Lake, manager: IcebergTableManager, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    monkeypatch.setattr("floe_dagster_iceberg.table.data_files.SPLIT_BYTES", 1)
-    monkeypatch.setattr("floe_dagster_iceberg.table.data_files.BUFFER_BYTES", 1)
+    monkeypatch.setattr("floe_dagster_iceberg.table.write.data_file_writer.SPLIT_BYTES", 1)
+    monkeypatch.setattr("floe_dagster_iceberg.table.write.data_file_writer.BUFFER_BYTES", 1)
     before, files = lake.table(TABLE).metadata, lake.files()
 
     for write in (manager.append, manager.overwrite):
