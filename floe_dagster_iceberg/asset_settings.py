@@ -8,31 +8,21 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pydantic
 from dagster import MetadataValue
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    field_validator,
-    model_validator,
-)
+from pydantic import AwareDatetime, Field
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models.base import FrozenModel, first_duplicate
-from floe_dagster_iceberg.models.faults import field_errors, nearest
-from floe_dagster_iceberg.models.identifiers import Namespace, TableIdentifier, TableName
-from floe_dagster_iceberg.models.partitioning import PartitionSpec
-from floe_dagster_iceberg.models.writing import (
-    ColumnName,
+from floe_dagster_iceberg.models import (
     CommitStrategy,
-    EvolutionMode,
+    PartitionSpec,
     RowFilter,
-    RowsOutside,
+    TableIdentifier,
     WriteConfig,
     WriteMode,
 )
+from floe_dagster_iceberg.models.base import FrozenModel, first_duplicate
+from floe_dagster_iceberg.models.faults import field_errors, nearest
+from floe_dagster_iceberg.models.identifiers import Namespace, TableName
+from floe_dagster_iceberg.models.writing import ColumnName, EvolutionMode, RowsOutside
 from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
 PREFIX: Final = "iceberg/"
@@ -80,19 +70,21 @@ def _known_timezone(name: str) -> str:
     return name
 
 
-Columns: TypeAlias = Annotated[tuple[ColumnName, ...], BeforeValidator(_one_or_more), AfterValidator(_each_once)]
-Properties: TypeAlias = Annotated[dict[str, str], BeforeValidator(_texts)]
+Columns: TypeAlias = Annotated[
+    tuple[ColumnName, ...], pydantic.BeforeValidator(_one_or_more), pydantic.AfterValidator(_each_once)
+]
+Properties: TypeAlias = Annotated[dict[str, str], pydantic.BeforeValidator(_texts)]
 SpecSetting: TypeAlias = Annotated[
     PartitionLayout | PartitionSpec | None,
-    BeforeValidator(_read_partition_spec),
-    PlainSerializer(_write_partition_spec),
+    pydantic.BeforeValidator(_read_partition_spec),
+    pydantic.PlainSerializer(_write_partition_spec),
 ]
 
 
 class _Settings(FrozenModel):
     """Settings whose aliases are the metadata keys that users write."""
 
-    model_config = ConfigDict(populate_by_name=True, hide_input_in_errors=True)
+    model_config = pydantic.ConfigDict(populate_by_name=True, hide_input_in_errors=True)
     kind: ClassVar[str]
 
     @classmethod
@@ -157,11 +149,11 @@ class AssetSettings(_Settings):
     snapshot_properties: Properties = Field(
         default_factory=dict, alias="iceberg/snapshot_properties", description="Properties of the snapshot summary."
     )
-    naive_timezone: Annotated[str, AfterValidator(_known_timezone)] = Field(
+    naive_timezone: Annotated[str, pydantic.AfterValidator(_known_timezone)] = Field(
         default="UTC", alias="iceberg/naive_timezone", description="Time zone of timestamps that have none."
     )
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _check_upsert_keys(self) -> Self:
         if self.write_mode is WriteMode.UPSERT and not self.upsert_keys:
             raise ValueError("upsert needs the columns that identify a row: set 'iceberg/upsert_keys'")
@@ -169,7 +161,7 @@ class AssetSettings(_Settings):
             raise ValueError(f"'iceberg/upsert_keys' is for upsert, but 'iceberg/write_mode' is {self.write_mode}")
         return self
 
-    @field_validator("snapshot_properties")
+    @pydantic.field_validator("snapshot_properties")
     @classmethod
     def _check_snapshot_properties(cls, properties: dict[str, str]) -> dict[str, str]:
         for key in properties:
@@ -225,7 +217,7 @@ class InputSettings(_Settings):
     tag: str | None = Field(default=None, min_length=1, alias="iceberg/tag", description="Tag to read.")
     branch: str | None = Field(default=None, min_length=1, alias="iceberg/branch", description="Branch to read.")
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _check_single_version(self) -> Self:
         versions = {"snapshot_id": self.snapshot_id, "as_of": self.as_of, "tag": self.tag, "branch": self.branch}
         chosen = [name for name, value in versions.items() if value is not None]
