@@ -10,17 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from pyiceberg import expressions as expr
+from pyiceberg.expressions import visitors
 from pyiceberg.expressions.visitors import (
-    ROWS_MIGHT_NOT_MATCH,
-    ROWS_MUST_MATCH,
     ResidualEvaluator,
-    UnpartitionedResidualEvaluator,
     _ExpressionEvaluationVisitor,
     _InclusiveMetricsEvaluator,
     _StrictMetricsEvaluationVisitor,
     _StrictMetricsEvaluator,
-    rewrite_not,
-    visit,
 )
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
@@ -54,9 +50,9 @@ class _NullSafeResiduals(ResidualEvaluator):
 def residual_evaluator(spec: PartitionSpec, row_filter: expr.BooleanExpression, schema: Schema) -> ResidualEvaluator:
     """Tells what is left of a filter once the partition of a file is known."""
     if spec.is_unpartitioned():
-        return UnpartitionedResidualEvaluator(schema=schema, expr=row_filter)
+        return visitors.UnpartitionedResidualEvaluator(schema=schema, expr=row_filter)
     # NOT of "does not match" is "matches", which NULL never does; comparisons turned round keep that apart.
-    return _NullSafeResiduals(spec=spec, expr=rewrite_not(row_filter), schema=schema, case_sensitive=True)
+    return _NullSafeResiduals(spec=spec, expr=visitors.rewrite_not(row_filter), schema=schema, case_sensitive=True)
 
 
 class ProvingEvaluator(_StrictMetricsEvaluator):
@@ -68,7 +64,9 @@ class ProvingEvaluator(_StrictMetricsEvaluator):
         self._schema, self._columns = schema, schema.as_struct()
 
     def eval(self, file: DataFile) -> bool:
-        return file.record_count == 0 or bool(visit(self.expr, _ProvingVisitor(self._schema, self._columns, file)))
+        return file.record_count == 0 or bool(
+            visitors.visit(self.expr, _ProvingVisitor(self._schema, self._columns, file))
+        )
 
 
 class _ProvingVisitor(_StrictMetricsEvaluationVisitor):
@@ -128,7 +126,7 @@ def matching(condition: expr.BooleanExpression) -> Matches:
             value_of, several = condition.term.eval, condition.value_set
             return lambda partition: value_of(partition) in several
         case _:
-            return lambda partition: visit(condition, _ExpressionEvaluationVisitor(partition))
+            return lambda partition: visitors.visit(condition, _ExpressionEvaluationVisitor(partition))
 
 
 def _compared(condition: expr.BoundLiteralPredicate, compare: Callable[[Any, Any], bool]) -> Matches:
@@ -145,8 +143,8 @@ class MetricsMatcher:
 
     def all_rows_match(self, file: DataFile) -> bool:
         """Whether the statistics prove that every row matches."""
-        return bool(self._strict.eval(file) == ROWS_MUST_MATCH)
+        return bool(self._strict.eval(file) == visitors.ROWS_MUST_MATCH)
 
     def no_row_matches(self, file: DataFile) -> bool:
         """Whether the statistics prove that no row matches."""
-        return bool(self._inclusive.eval(file) == ROWS_MIGHT_NOT_MATCH)
+        return bool(self._inclusive.eval(file) == visitors.ROWS_MIGHT_NOT_MATCH)

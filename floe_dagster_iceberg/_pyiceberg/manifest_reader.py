@@ -11,26 +11,13 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+from pyiceberg import manifest as formats
 from pyiceberg.avro.decoder import BinaryDecoder, StreamingBinaryDecoder, new_decoder
 from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.reader import Reader
 from pyiceberg.avro.resolver import construct_reader, resolve_reader
 from pyiceberg.io import FileIO, InputFile
-from pyiceberg.manifest import (
-    DEFAULT_READ_VERSION,
-    MANIFEST_ENTRY_SCHEMAS,
-    MANIFEST_LIST_FILE_SCHEMAS,
-    DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestFile,
-    PartitionFieldSummary,
-    _inherit_from_manifest,
-    _manifest_cache,
-)
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile, _inherit_from_manifest, _manifest_cache
 from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg.errors import ScanError
@@ -71,7 +58,7 @@ def read_entries(
     return [
         _inherit_from_manifest(entry, manifest)
         for entry in entries
-        if (not discard_deleted or entry.status != ManifestEntryStatus.DELETED) and keep(entry.data_file)
+        if (not discard_deleted or entry.status != formats.ManifestEntryStatus.DELETED) and keep(entry.data_file)
     ]
 
 
@@ -117,11 +104,11 @@ def reader_of(record_type: type[ManifestEntry | ManifestFile], avro_schema: str)
     types: dict[int, Any]
     enums: dict[int, Any]
     if record_type is ManifestEntry:
-        wanted = MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION]
+        wanted = formats.MANIFEST_ENTRY_SCHEMAS[formats.DEFAULT_READ_VERSION]
         types = {-1: ManifestEntry, 2: DataFile}
-        enums = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
+        enums = {0: formats.ManifestEntryStatus, 101: formats.FileFormat, 134: formats.DataFileContent}
     else:
-        wanted = MANIFEST_LIST_FILE_SCHEMAS[DEFAULT_READ_VERSION]
-        types = {-1: ManifestFile, 508: PartitionFieldSummary}
-        enums = {517: ManifestContent}
+        wanted = formats.MANIFEST_LIST_FILE_SCHEMAS[formats.DEFAULT_READ_VERSION]
+        types = {-1: ManifestFile, 508: formats.PartitionFieldSummary}
+        enums = {517: formats.ManifestContent}
     return resolve_reader(written, wanted, types, enums)

@@ -11,21 +11,14 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from pyiceberg import manifest as formats
 from pyiceberg.avro.codecs import AVRO_CODEC_KEY, CODEC_MAPPING_ICEBERG_TO_AVRO, AvroCompressionCodec
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader, AvroOutputFile
 from pyiceberg.avro.resolver import construct_writer, resolve_writer
 from pyiceberg.avro.writer import Writer
 from pyiceberg.io import OutputFile
-from pyiceberg.manifest import (
-    DEFAULT_READ_VERSION,
-    ManifestEntry,
-    ManifestWriter,
-    ManifestWriterV1,
-    ManifestWriterV2,
-    data_file_with_partition,
-    manifest_entry_schema_with_data_file,
-)
+from pyiceberg.manifest import ManifestEntry, ManifestWriter, ManifestWriterV1, ManifestWriterV2
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import TableVersion
@@ -163,10 +156,10 @@ def manifest_writer(  # noqa: PLR0917 - like PyIceberg's own
 
 @lru_cache(_SHAPES_KEPT)
 def shape_of(version: TableVersion, partition: StructType) -> _Shape:
-    written, held = _entry_schema(version, partition), _entry_schema(DEFAULT_READ_VERSION, partition)
+    written, held = _entry_schema(version, partition), _entry_schema(formats.DEFAULT_READ_VERSION, partition)
     avro = json.dumps(AvroSchemaConversion().iceberg_to_avro(written, schema_name="manifest_entry"))
     return _Shape(avro, resolve_writer(record_schema=held, file_schema=written))
 
 
 def _entry_schema(version: TableVersion, partition: StructType) -> Schema:
-    return manifest_entry_schema_with_data_file(version, data_file_with_partition(partition, version))
+    return formats.manifest_entry_schema_with_data_file(version, formats.data_file_with_partition(partition, version))

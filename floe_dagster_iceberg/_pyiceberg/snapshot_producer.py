@@ -7,18 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from pyiceberg import manifest as formats
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import (
-    DataFileContent,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestFile,
-    ManifestWriter,
-)
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.delete_file_index import DeleteFileIndex
@@ -31,16 +25,10 @@ from pyiceberg.table.update.validate import _validation_history
 from pyiceberg.typedef import Record
 from pyiceberg.utils.concurrent import ExecutorFactory
 
+from floe_dagster_iceberg._pyiceberg import transaction as transactions
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries
 from floe_dagster_iceberg._pyiceberg.manifest_writer import manifest_writer
-from floe_dagster_iceberg._pyiceberg.transaction import (
-    StagedTransaction,
-    TableTransaction,
-    delete_quietly,
-    is_in_history,
-    point_ref,
-)
 from floe_dagster_iceberg.errors import CommitConflictError
 from floe_dagster_iceberg.telemetry import trace_properties
 
@@ -114,7 +102,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
 
     def __init__(
         self,
-        transaction: StagedTransaction,
+        transaction: transactions.StagedTransaction,
         changes: FileChanges,
         *,
         operation: Operation,
@@ -139,7 +127,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
 
     def discard(self) -> None:
         """Delete the manifests written so far; for a snapshot that definitely was not made."""
-        delete_quietly(self.io, self._written_manifests)
+        transactions.delete_quietly(self.io, self._written_manifests)
 
     def validate_since(self, base_snapshot_id: int | None, *, row_filter: BooleanExpression) -> None:
         """Refuse to replace rows that others changed after the base snapshot.
@@ -178,13 +166,13 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         if head is None or (base is not None and base.snapshot_id == head.snapshot_id):
             return
         # The base has expired, or the branch was rolled back behind it: the deletes are unknown.
-        is_known = base is not None and is_in_history(metadata, base.snapshot_id, of=head.snapshot_id)
+        is_known = base is not None and transactions.is_in_history(metadata, base.snapshot_id, of=head.snapshot_id)
         if base is None or not is_known or _has_new_deletes(self._changes, base, table.io):
             raise CommitConflictError(
                 ".".join(table.name()), attempts=1, reason="another writer changed files that are being rewritten"
             )
 
-    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+    def new_manifest_writer(self, spec: PartitionSpec) -> formats.ManifestWriter:
         version, schema = self._metadata.format_version, self._metadata.schema()
         output, snapshot_id = self.new_manifest_output(), self._snapshot_id
         return manifest_writer(version, spec, schema, output, snapshot_id, self._compression)
@@ -271,7 +259,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         """Delete manifests of this commit that were merged into another one."""
         merged = [path for path in self._written_manifests if path not in needed]
         self._written_manifests = [path for path in self._written_manifests if path in needed]
-        delete_quietly(self.io, merged)
+        transactions.delete_quietly(self.io, merged)
 
     def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
         if self._operation is not Operation.REPLACE:
@@ -288,7 +276,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         if ref is None:
             return updates, requirements
         # PyIceberg would reset the branch's own retention on every write.
-        moved = point_ref(self._branch, ref.model_copy(update={"snapshot_id": self._snapshot_id}))
+        moved = transactions.point_ref(self._branch, ref.model_copy(update={"snapshot_id": self._snapshot_id}))
         return tuple(moved if isinstance(update, SetSnapshotRefUpdate) else update for update in updates), requirements
 
 
@@ -326,7 +314,7 @@ def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
         for entry in read_entries(manifest, io):
             if (entry.sequence_number or 0) <= since:
                 continue
-            if entry.data_file.content == DataFileContent.EQUALITY_DELETES:
+            if entry.data_file.content == formats.DataFileContent.EQUALITY_DELETES:
                 return True
             index.add_delete_file(entry, entry.data_file.partition)
     removed = (entry.data_file for entry in changes.removed)
@@ -336,7 +324,7 @@ def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
 class ManifestRewriter:
     """Writes manifests of existing entries, for a snapshot in this transaction or, with the same id, a later one."""
 
-    def __init__(self, transaction: TableTransaction, snapshot_id: int) -> None:
+    def __init__(self, transaction: transactions.TableTransaction, snapshot_id: int) -> None:
         self._producer = SnapshotProducer(
             transaction,
             FileChanges(),

@@ -10,13 +10,9 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
+from pyiceberg import exceptions as pyiceberg_errors
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import (
-    CommitStateUnknownException,
-    NamespaceAlreadyExistsError,
-    ValidationError as PyIcebergValidationError,
-)
 from pyiceberg.io import load_file_io
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StagedTable, Table
@@ -91,7 +87,7 @@ class FloeSqlCatalog(SqlCatalog):
         try:
             super().create_namespace(namespace, properties or {})
         except IntegrityError as error:
-            raise NamespaceAlreadyExistsError(f"Namespace {namespace} already exists") from error
+            raise pyiceberg_errors.NamespaceAlreadyExistsError(f"Namespace {namespace} already exists") from error
 
     def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
         """Commit; a broken connection leaves the outcome unknown."""
@@ -100,7 +96,9 @@ class FloeSqlCatalog(SqlCatalog):
         except DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-            raise CommitStateUnknownException("the connection to the catalog's database broke") from error
+            raise pyiceberg_errors.CommitStateUnknownException(
+                "the connection to the catalog's database broke"
+            ) from error
         self._metadata_memory.put(committed.metadata_location, committed.metadata)
         return committed
 
@@ -122,9 +120,9 @@ class FloeSqlCatalog(SqlCatalog):
     def _read_metadata(self, location: str) -> TableMetadata:
         try:
             return FromInputFile.table_metadata(load_file_io(self.properties, location).new_input(location))
-        except PyIcebergValidationError as error:
+        except pyiceberg_errors.ValidationError as error:
             # PyIceberg does not say which file it was.
-            raise PyIcebergValidationError(f"TableMetadata cannot be parsed: {location}") from error
+            raise pyiceberg_errors.ValidationError(f"TableMetadata cannot be parsed: {location}") from error
 
     def _update_and_stage_table(
         self, current_table: Table | None, table_identifier: Any, requirements: Any, updates: Any

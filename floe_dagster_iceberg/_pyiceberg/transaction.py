@@ -10,20 +10,11 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import CreateTableTransaction, Table, Transaction
+from pyiceberg.table import CreateTableTransaction, Table, Transaction, update as table_updates
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import (
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    SetSnapshotRefUpdate,
-    TableRequirement,
-    TableUpdate,
-    ValidatableTableRequirement,
-    _apply_table_update,
-    _TableMetadataUpdateContext,
-)
+from pyiceberg.table.update import TableRequirement, TableUpdate, _apply_table_update, _TableMetadataUpdateContext
 
 
 def apply_updates(base: TableMetadata, updates: Sequence[TableUpdate]) -> TableMetadata:
@@ -80,7 +71,7 @@ class TableTransaction(StagedTransaction):
 
     def commit_once(self) -> None:
         """Send what is staged to the catalog as one commit, without retrying."""
-        requirements = (*self._requirements, AssertTableUUID(uuid=self.table_metadata.table_uuid))
+        requirements = (*self._requirements, table_updates.AssertTableUUID(uuid=self.table_metadata.table_uuid))
         self._table._do_commit(updates=self._updates, requirements=requirements)
 
 
@@ -107,9 +98,9 @@ class CreateTransaction(StagedTransaction, CreateTableTransaction):
         return Table(staged.name(), staged.metadata, staged.metadata_location, staged.io, staged.catalog)
 
 
-def point_ref(name: str, ref: SnapshotRef) -> SetSnapshotRefUpdate:
+def point_ref(name: str, ref: SnapshotRef) -> table_updates.SetSnapshotRefUpdate:
     """An update that sets a branch or tag, with its retention."""
-    return SetSnapshotRefUpdate(
+    return table_updates.SetSnapshotRefUpdate(
         ref_name=name,
         type=ref.snapshot_ref_type,
         snapshot_id=ref.snapshot_id,
@@ -136,12 +127,14 @@ def summary_property(snapshot: Snapshot, key: str) -> str | None:
     return properties.get(key)
 
 
-def ref_assertions(metadata: TableMetadata) -> list[AssertRefSnapshotId]:
+def ref_assertions(metadata: TableMetadata) -> list[table_updates.AssertRefSnapshotId]:
     """Requirements that every branch and tag still points where this metadata says."""
-    return [AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id) for name, ref in metadata.refs.items()]
+    return [
+        table_updates.AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id) for name, ref in metadata.refs.items()
+    ]
 
 
-class _AssertHistory(ValidatableTableRequirement):
+class _AssertHistory(table_updates.ValidatableTableRequirement):
     """Snapshots still exist and, if asked for, branches and tags are unchanged."""
 
     type: Literal["floe-assert-history"] = "floe-assert-history"

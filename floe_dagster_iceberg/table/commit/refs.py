@@ -7,16 +7,10 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
 
+from floe_dagster_iceberg._pyiceberg import transaction as transactions
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
-from floe_dagster_iceberg._pyiceberg.transaction import (
-    StagedTransaction,
-    TableTransaction,
-    history_assertions,
-    history_of,
-    is_in_history,
-    point_ref,
-)
+from floe_dagster_iceberg._pyiceberg.transaction import StagedTransaction, TableTransaction
 from floe_dagster_iceberg.errors import RollbackError, SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models.quantities import format_duration
 from floe_dagster_iceberg.table.commit.commit import new_snapshot_id
@@ -86,7 +80,7 @@ def fork_branch(transaction: StagedTransaction, branch: str, head: Snapshot | No
         return
     root = head.snapshot_id if head is not None else _stage_empty_main(transaction)
     transaction.stage(
-        [point_ref(branch, new_branch(root))],
+        [transactions.point_ref(branch, new_branch(root))],
         [AssertRefSnapshotId(ref=branch, snapshot_id=None)],
     )
 
@@ -125,10 +119,10 @@ def create_ref(
         )
     snapshot = _snapshot(metadata, table, snapshot_id)
     transaction.stage(
-        [point_ref(name, ref.model_copy(update={"snapshot_id": snapshot.snapshot_id}))],
+        [transactions.point_ref(name, ref.model_copy(update={"snapshot_id": snapshot.snapshot_id}))],
         [
             AssertRefSnapshotId(ref=name, snapshot_id=None),
-            *history_assertions(transaction, snapshot_ids=[snapshot.snapshot_id]),
+            *transactions.history_assertions(transaction, snapshot_ids=[snapshot.snapshot_id]),
         ],
     )
     return snapshot
@@ -168,7 +162,7 @@ def fast_forward(transaction: TableTransaction, table: str, branch: str, to: str
         raise ValidationError(
             f"'{branch}' is a tag of '{table}', and tags do not move. Name a branch, or make a new tag.", table=table
         )
-    if not is_in_history(metadata, ref.snapshot_id, of=target.snapshot_id):
+    if not transactions.is_in_history(metadata, ref.snapshot_id, of=target.snapshot_id):
         raise ValidationError(
             f"Branch '{branch}' of '{table}' cannot be forwarded to '{to}': it holds commits that '{to}' lacks. "
             f"Write them to '{to}' as well, or make '{to}' again from '{branch}'.",
@@ -176,7 +170,7 @@ def fast_forward(transaction: TableTransaction, table: str, branch: str, to: str
         )
     if empty_main or ref.snapshot_id != target.snapshot_id:
         transaction.stage(
-            [point_ref(branch, ref.model_copy(update={"snapshot_id": target.snapshot_id}))],
+            [transactions.point_ref(branch, ref.model_copy(update={"snapshot_id": target.snapshot_id}))],
             [
                 AssertRefSnapshotId(ref=branch, snapshot_id=None if empty_main else ref.snapshot_id),
                 AssertRefSnapshotId(ref=to, snapshot_id=target.snapshot_id),
@@ -197,10 +191,10 @@ def roll_back(transaction: TableTransaction, table: str, snapshot_id: int) -> Sn
     main = metadata.refs[MAIN_BRANCH]
     if main.snapshot_id != snapshot_id:
         transaction.stage(
-            [point_ref(MAIN_BRANCH, main.model_copy(update={"snapshot_id": snapshot_id}))],
+            [transactions.point_ref(MAIN_BRANCH, main.model_copy(update={"snapshot_id": snapshot_id}))],
             [
                 AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=main.snapshot_id),
-                *history_assertions(transaction, snapshot_ids=[snapshot_id]),
+                *transactions.history_assertions(transaction, snapshot_ids=[snapshot_id]),
             ],
         )
     return target
@@ -225,7 +219,7 @@ def find_in_history(metadata: TableMetadata, table: str, snapshot_id: int) -> Sn
     """
     target = _snapshot(metadata, table, snapshot_id)
     main = metadata.refs.get(MAIN_BRANCH)
-    if main is None or not is_in_history(metadata, snapshot_id, of=main.snapshot_id):
+    if main is None or not transactions.is_in_history(metadata, snapshot_id, of=main.snapshot_id):
         raise RollbackError(
             table,
             snapshot=snapshot_id,
@@ -240,7 +234,7 @@ def find_in_time(metadata: TableMetadata, table: str, timestamp_ms: int, *, time
     Raises:
         RollbackError: Main's history, as far as it has not expired, starts later.
     """
-    history = history_of(metadata, metadata.current_snapshot())
+    history = transactions.history_of(metadata, metadata.current_snapshot())
     target = next((snapshot for snapshot in history if snapshot.timestamp_ms <= timestamp_ms), None)
     if target is None:
         raise RollbackError(
