@@ -77,7 +77,7 @@ def test_a_connected_catalog_is_of_no_use_to_another_process(catalog: SqlCatalog
 
     with pytest.raises(ValidationError, match=r"'live' is an object of another process.*in-process executor"):
         _ = elsewhere.table_manager
-    with pytest.raises(EngineCapabilityError, match="only PyIceberg can use"):
+    with pytest.raises(EngineCapabilityError, match="which Spark cannot use"):
         iceberg.spark_conf()
 
 
