@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-    from floe_dagster_iceberg.spark.conf import SparkSettings
+    from floe_dagster_iceberg.spark.conf import SessionSettings
     from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 _MASK = "********"
@@ -290,10 +290,10 @@ class IcebergSparkResource(ConfigurableResource[Any]):
         del context
         SESSION_USERS.remove()
 
-    def _settings(self) -> "SparkSettings":
-        from floe_dagster_iceberg.spark.conf import SparkSettings  # noqa: PLC0415 - imports PySpark
+    def _settings(self) -> "SessionSettings":
+        from floe_dagster_iceberg.spark.conf import SessionSettings  # noqa: PLC0415 - imports PySpark
 
-        return SparkSettings(
+        return SessionSettings(
             master=self.master,
             remote=self.remote,
             packages=tuple(self.iceberg.spark_packages()),

@@ -27,7 +27,7 @@ _JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 
 
 @dataclass(frozen=True)
-class SparkSettings:
+class SessionSettings:
     """The settings of a Spark session.
 
     Attributes:
@@ -101,7 +101,7 @@ class Scratch:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def application_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str]:
+def application_conf(settings: SessionSettings, scratch: Scratch) -> dict[str, str]:
     """The conf to start an application with; the user's own wins.
 
     Raises:
@@ -130,7 +130,7 @@ def application_conf(settings: SparkSettings, scratch: Scratch) -> dict[str, str
 
 
 @contextmanager
-def launch_environment(settings: SparkSettings, scratch: Scratch) -> Iterator[None]:
+def launch_environment(settings: SessionSettings, scratch: Scratch) -> Iterator[None]:
     """Set the environment that the JVM starts in, and restore this process's own.
 
     Secrets of the user's conf are passed in a file that only this user can read, and that is deleted

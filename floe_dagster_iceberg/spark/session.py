@@ -17,7 +17,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
-from floe_dagster_iceberg.spark.conf import CATALOG_PREFIX, Scratch, SparkSettings, application_conf, launch_environment
+from floe_dagster_iceberg.spark.conf import (
+    CATALOG_PREFIX,
+    Scratch,
+    SessionSettings,
+    application_conf,
+    launch_environment,
+)
 from floe_dagster_iceberg.spark.environment import ensure_java
 from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, redacted
 from floe_dagster_iceberg.spark.jobs import is_connect
@@ -73,7 +79,7 @@ class SessionRegistry:
         self._scratch: Scratch | None = None
         self._packages: frozenset[str] | None = None
 
-    def open_session(self, settings: SparkSettings, start: Starter) -> SparkSession:
+    def open_session(self, settings: SessionSettings, start: Starter) -> SparkSession:
         """Return the session for these settings; the first one starts Spark.
 
         Raises:
@@ -124,7 +130,7 @@ class SessionRegistry:
             self._application = None
 
     @traced_step("start_spark", lambda *_, **__: {attrs.ENGINE: "spark"})
-    def _start(self, settings: SparkSettings, start: Starter) -> _Application:
+    def _start(self, settings: SessionSettings, start: Starter) -> _Application:
         fingerprint = _fingerprint(settings, with_catalogs=False)
         running = SparkSession.getActiveSession()
         if running is not None and _is_alive(running):
@@ -136,7 +142,7 @@ class SessionRegistry:
         stops_with_runs = is_ours and bool(SESSION_USERS)
         return _Application(fingerprint, settings.all_packages, root, is_ours, stops_with_runs)
 
-    def _start_here(self, settings: SparkSettings, start: Starter) -> tuple[SparkSession, bool]:
+    def _start_here(self, settings: SessionSettings, start: Starter) -> tuple[SparkSession, bool]:
         ensure_java()
         scratch = self._scratch = self._scratch or Scratch()
         conf = {**application_conf(settings, scratch), _OWNER_CONF: scratch.folder.name}
@@ -190,7 +196,7 @@ def _start_remote(remote: str, start: Starter) -> SparkSession:
         ) from redacted(error)
 
 
-def _open(application: _Application, settings: SparkSettings) -> SparkSession:
+def _open(application: _Application, settings: SessionSettings) -> SparkSession:
     session = application.root
     if application.sessions or not application.is_ours:
         remote = settings.remote
@@ -217,7 +223,7 @@ def _conf_of_one_machine(root: SparkSession) -> dict[str, str]:
     return {partitions: str(2 * root.sparkContext.defaultParallelism)}
 
 
-def _check_packages(settings: SparkSettings, started_with: frozenset[str]) -> None:
+def _check_packages(settings: SessionSettings, started_with: frozenset[str]) -> None:
     if not settings.all_packages <= started_with:
         raise _already_started("fewer jars than this catalog or storage needs")
 
@@ -241,7 +247,7 @@ def _is_alive(session: SparkSession) -> bool:
         return False
 
 
-def _fingerprint(settings: SparkSettings, *, with_catalogs: bool) -> str:
+def _fingerprint(settings: SessionSettings, *, with_catalogs: bool) -> str:
     """A hash of the settings, so that no secret is kept as a key."""
     conf = {key: value for key, value in settings.application.items() if key != "spark.jars.packages"}
     catalogs = settings.session if with_catalogs else {}

@@ -17,7 +17,7 @@ from support.servers.faults import Fault
 from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager
 from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.spark.conf import SparkSettings
+from floe_dagster_iceberg.spark.conf import SessionSettings
 
 pytestmark = pytest.mark.requirement("S2-FR-044", "S3-5")
 ONCE = json.dumps({"max_attempts": 1, "initial_wait_seconds": 0.1, "max_wait_seconds": 1, "jitter_seconds": 0})
@@ -137,7 +137,7 @@ def test_keys_of_a_storage_that_refuses_them_are_not_told(
         assert not run(iceberg, instance)
 
     recorded.others["repr"] = (
-        f"{iceberg!r} {iceberg.storage_plugin!r} {SparkSettings(catalog_conf=iceberg.spark_conf())!r}"
+        f"{iceberg!r} {iceberg.storage_plugin!r} {SessionSettings(catalog_conf=iceberg.spark_conf())!r}"
     )
     recorded.others["output"] = "".join(capfd.readouterr())
     assert recorded.places_with(secret) == []

@@ -10,7 +10,7 @@ import pyspark
 import pytest
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
-from floe_dagster_iceberg.spark.conf import Scratch, SparkSettings, application_conf, launch_environment
+from floe_dagster_iceberg.spark.conf import Scratch, SessionSettings, application_conf, launch_environment
 from floe_dagster_iceberg.spark.environment import ensure_java, jar_conf, maven_coordinates
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -117,7 +117,7 @@ def test_jars_on_the_class_path_are_not_fetched(tmp_path: Path) -> None:
 
 
 def test_one_machine_stays_on_loopback_and_is_quiet(scratch: Scratch) -> None:
-    conf = application_conf(SparkSettings(master="local[3]"), scratch)
+    conf = application_conf(SessionSettings(master="local[3]"), scratch)
 
     assert conf["spark.driver.bindAddress"] == conf["spark.driver.host"] == "127.0.0.1"
     assert conf["spark.sql.session.timeZone"] == "UTC"
@@ -125,7 +125,7 @@ def test_one_machine_stays_on_loopback_and_is_quiet(scratch: Scratch) -> None:
 
 
 def test_a_cluster_keeps_its_own_addresses(scratch: Scratch) -> None:
-    conf = application_conf(SparkSettings(master="spark://host:7077"), scratch)
+    conf = application_conf(SessionSettings(master="spark://host:7077"), scratch)
 
     assert conf["spark.master"] == "spark://host:7077"
     assert conf.keys().isdisjoint({"spark.driver.bindAddress", "spark.driver.host"})
@@ -134,23 +134,23 @@ def test_a_cluster_keeps_its_own_addresses(scratch: Scratch) -> None:
 def test_what_the_user_sets_wins(scratch: Scratch) -> None:
     given = {"spark.sql.shuffle.partitions": "99", "spark.ui.enabled": "true", "spark.app.name": "mine"}
 
-    assert application_conf(SparkSettings(conf=given), scratch).items() >= given.items()
+    assert application_conf(SessionSettings(conf=given), scratch).items() >= given.items()
 
 
 def test_extensions_of_the_user_are_beside_icebergs(scratch: Scratch) -> None:
-    conf = application_conf(SparkSettings(conf={"spark.sql.extensions": "io.example.Extension"}), scratch)
+    conf = application_conf(SessionSettings(conf={"spark.sql.extensions": "io.example.Extension"}), scratch)
 
     iceberg = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
     assert conf["spark.sql.extensions"] == f"io.example.Extension,{iceberg}"
 
 
 def test_scratch_files_go_to_one_writable_folder(scratch: Scratch, tmp_path: Path) -> None:
-    conf = application_conf(SparkSettings(), scratch)
+    conf = application_conf(SessionSettings(), scratch)
 
     assert scratch.folder.parent == tmp_path
     assert f"-Djava.io.tmpdir={scratch.folder / 'tmp'}" in conf["spark.driver.defaultJavaOptions"]
     assert conf["spark.sql.warehouse.dir"] == (scratch.folder / "warehouse").as_uri()
-    with launch_environment(SparkSettings(), scratch):
+    with launch_environment(SessionSettings(), scratch):
         assert os.environ["SPARK_LOCAL_DIRS"] == str(scratch.folder / "blocks")
         assert Path(tempfile.gettempdir()) == scratch.folder / "tmp"
     assert "SPARK_LOCAL_DIRS" not in os.environ
@@ -168,7 +168,7 @@ def test_a_scratch_folder_that_cannot_be_written_to_is_named(tmp_path: Path, mon
 
 @pytest.mark.requirement("S2-FR-044")
 def test_secrets_of_the_conf_are_no_arguments_of_a_process(scratch: Scratch) -> None:
-    settings = SparkSettings(
+    settings = SessionSettings(
         conf={"spark.hadoop.fs.s3a.secret.key": CANARY, "spark.sql.catalog.floe.token": CANARY},
         catalog_conf={"spark.sql.catalog.floe.credential": CANARY},
     )
