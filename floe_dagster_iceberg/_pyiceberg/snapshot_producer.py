@@ -34,8 +34,6 @@ from floe_dagster_iceberg.telemetry import trace_properties
 
 MERGE_BELOW_FILES: Final = 100
 """A manifest with fewer files is small. A single large manifest would have to be rewritten for each partition."""
-
-
 STEPS: Final = (10, MERGE_BELOW_FILES)
 """Manifests are merged in steps: ten with less than ten files each, then ten with less than a hundred.
 

@@ -23,8 +23,6 @@ _TEXT_COLOUR = "#7b8794"
 _COLOURS: Final = {"before": "#9aa5b1", "after": "#4f43dd"}
 
 Bars = Sequence[models.FileSizeBin]
-
-
 # Metadata keys, and the fields of `TableHealth` they show.
 _MEASURES: Final = {
     "iceberg/files": "data_files",

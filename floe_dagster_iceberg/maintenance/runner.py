@@ -26,8 +26,6 @@ _BY_WEIGHT: Final = (
     MaintenanceStatus.PLANNED,
     MaintenanceStatus.SKIPPED,
 )
-
-
 _REASONS: Final = {
     models.PlanReason.RECOMMENDED: "There is work to do.",
     models.PlanReason.BELOW_THRESHOLD: "Nothing to do.",
