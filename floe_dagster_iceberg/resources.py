@@ -161,8 +161,8 @@ class IcebergResource(ConfigurableResource[Any]):
         """
         del context
         self._opened = None
-        self._opened = (os.getpid(), self._connection)
         self.check_storage()
+        self._opened = (os.getpid(), self._connection)
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Send pending telemetry: the process of a run or a step may end right after."""

@@ -62,7 +62,13 @@ def _write(catalog: Catalog, frame: DataFrame, write: TableWrite, budget: Commit
         return already_written(table, write) or write_rows(table, frame, write, budget)
     if not write.create:
         raise errors.NoSuchTableError(write.table)
-    creation = _Creation(catalog, columns, write)
+    try:
+        creation = _Creation(catalog, columns, write)
+    except errors.TableAlreadyExistsError:
+        # A REST catalog refuses to stage a table that another process has created since it was looked up.
+        if (table := load_table_or_none(catalog, write.table)) is None:
+            raise
+        return already_written(table, write) or write_rows(table, frame, write, budget)
     table = creation.commit()
     try:
         result = already_written(table, write) or write_rows(table, frame, write, budget)

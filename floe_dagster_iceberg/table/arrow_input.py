@@ -29,7 +29,7 @@ class ArrowRows:
     """
 
     def __init__(self, data: pa.Table | pa.RecordBatchReader) -> None:
-        self._data = data
+        self._data, self._was_read = data, False
         self.data_schema: pa.Schema = data.schema
         self.columns = to_storable_schema(data.schema)
         self.schema = pa.schema([field for field in self.columns if not pa.types.is_null(field.type)])
@@ -52,7 +52,16 @@ class ArrowRows:
         return {name: self._data.column(name).null_count for name in self._data.column_names}
 
     def batches(self, keep: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows, batch by batch; of each batch those that `keep` returns."""
+        """The rows, batch by batch; of each batch those that `keep` returns.
+
+        Raises:
+            WriteError: They are a stream that was read already. It is empty now, and must not be written as no rows.
+        """
+        if self._was_read and not self.replayable:
+            raise WriteError(
+                "The rows are a stream that was read already, so they cannot be written again. Run it again."
+            )
+        self._was_read = True
         for batch in _read(self._data):
             fits = batch.schema.equals(self.schema, check_metadata=True)
             if not fits:

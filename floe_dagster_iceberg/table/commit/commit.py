@@ -69,7 +69,7 @@ class CommitBudget:
 
 @dataclass(frozen=True)
 class NewTable:
-    """A table that a commit creates; `open_transaction` stages it for each attempt."""
+    """A table that a commit creates; `open` stages it for each attempt."""
 
     catalog: Catalog
     identifier: TableIdentifier
@@ -77,6 +77,15 @@ class NewTable:
 
     def name(self) -> tuple[str, ...]:
         return self.identifier.as_tuple
+
+    def open(self) -> CreateTransaction:
+        """Stage the table.
+
+        Raises:
+            TableAlreadyExistsError: It exists, and the catalog checks that now; others do when it is committed.
+        """
+        with translate_errors(self.catalog.name, table=self.identifier):
+            return self.open_transaction()
 
 
 @dataclass(frozen=True)
@@ -158,11 +167,11 @@ def _commit(
     response_lost = False
     while True:
         attempts += 1
-        if attempts > 1:
-            count_retry(name, engine=_ENGINE)
         planned_on = target.metadata_location if isinstance(target, Table) else None
-        with _outcome_unknown(name, snapshot_id) if response_lost else nullcontext():
-            transaction = TableTransaction(target) if isinstance(target, Table) else target.open_transaction()
+        with _after_lost_response(target, snapshot_id) if response_lost else nullcontext():
+            transaction = TableTransaction(target) if isinstance(target, Table) else _open(target)
+            if isinstance(transaction, Table):
+                return Committed(transaction, attempts, _manifest_list(transaction, snapshot_id) in sent)
             result = _attempt(transaction, stage, name)
         if isinstance(result, Table):
             return Committed(result, attempts)
@@ -182,19 +191,37 @@ def _commit(
         spent = not budget.allows(attempts, waited)
         unchanged = planned_on == (None if table is None else table.metadata_location)
         if isinstance(result, errors.ValidationError | errors.TableAlreadyExistsError) and (spent or unchanged):
-            with _outcome_unknown(name, snapshot_id) if response_lost else nullcontext():
+            with _after_lost_response(target, snapshot_id) if response_lost else nullcontext():
                 raise result
         if spent:
             # After a conflict over a table that is gone again, an earlier attempt may still create it.
             refused = isinstance(target, Table) or not response_lost
             raise _exhausted(name, attempts, snapshot_id, result, refused=refused) from result
+        count_retry(name, engine=_ENGINE)
+
+
+def _open(target: NewTable) -> CreateTransaction | Table:
+    """Stage a new table; returns the table instead that another process, or a lost attempt of ours, has created."""
+    try:
+        return target.open()
+    except errors.TableAlreadyExistsError:
+        if (table := load_table_or_none(target.catalog, target.identifier)) is None:
+            raise
+        return table
+
+
+def _manifest_list(table: Table, snapshot_id: int | None) -> str | None:
+    snapshot = None if snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id)
+    return None if snapshot is None else snapshot.manifest_list
 
 
 @contextmanager
-def _outcome_unknown(name: str, snapshot_id: int | None) -> Iterator[None]:
+def _after_lost_response(target: Table | NewTable, snapshot_id: int | None) -> Iterator[None]:
     """Report any failure but a conflict as unknown: an earlier attempt may still land, unless the branch moved."""
+    name = table_name(target)
     try:
-        yield
+        with translate_errors(target.catalog.name, table=name):
+            yield
     except errors.CommitConflictError:
         raise
     except errors.FloeStorageError as error:

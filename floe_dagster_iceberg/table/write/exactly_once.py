@@ -12,7 +12,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg._pyiceberg.transaction import CreateTransaction, history_of, summary_property
-from floe_dagster_iceberg.errors import NoSuchTableError, ValidationError
+from floe_dagster_iceberg.errors import NoSuchTableError, TableAlreadyExistsError, ValidationError
 from floe_dagster_iceberg.models import SnapshotInfo, WriteMode, snapshot_properties
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
@@ -49,10 +49,11 @@ def write_once(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: Com
         CommitConflictError: Other writers won, or changed the rows being replaced.
         CommitOutcomeUnknownError: The catalog became unreachable during the commit.
     """
-    if write.mode is WriteMode.UPSERT:
-        # Keys are compared with each other and with the table, so the rows are read more than once.
-        rows = ArrowRows(rows.to_table())
     table = load_table_or_none(catalog, write.table)
+    if write.mode is WriteMode.UPSERT:
+        # Keys are compared with each other and with the table, so the rows are read more than once. Not before the
+        # table is loaded: a repair of its metadata repeats the write, and a stream is read only once.
+        rows = ArrowRows(rows.to_table())
     if write.sort_by:
         write = replace(write, sort_by=sort_columns(rows.columns, write, table))
     if table is not None:
@@ -91,15 +92,21 @@ def _into_existing(
 def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
     """Create the table with its first rows, or write into the one that another process has created."""
     name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, None)
+    new_table = NewTable(catalog, write.table, partial(open_new_table, catalog, rows.data_schema, write))
     with translate_errors(catalog.name, table=name):
         ensure_namespace(catalog, write.table.namespace_parts)
-        open_transaction = partial(open_new_table, catalog, rows.data_schema, write)
-        staged = open_transaction()
+        try:
+            staged = new_table.open()
+        except TableAlreadyExistsError:
+            # A REST catalog refuses to stage a table that another process has created since it was looked up.
+            if (table := load_table_or_none(catalog, write.table)) is None:
+                raise
+            return _into_existing(table, rows, write, budget)
         with UncommittedFiles(name, staged.table.io) as files, translate_errors(catalog.name, table=name):
             prepared = _prepare(staged, rows, write, files)
             first = partial(stage_first_snapshot, write=write, snapshot_id=snapshot_id, prepared=prepared, files=files)
             committed = commit(
-                NewTable(catalog, write.table, open_transaction),
+                new_table,
                 first,
                 budget=budget,
                 snapshot_id=snapshot_id,

@@ -168,12 +168,12 @@ class _WriteRun:
         self._source: pa.Table | None = None
 
     def commit(self, budget: CommitBudget, snapshot_id: int, prepared: PreparedFiles | None) -> TableWriteResult:
-        if prepared is not None:
-            self._target, self._writer, self._check = prepared.metadata, prepared.writer, prepared.check
-        elif self._write.mode is WriteMode.UPSERT:
+        if self._write.mode is WriteMode.UPSERT:
             self._source = self._rows.sorted_by(self._write.sort_by).to_table(self._check.filter)
             self._check.finish()
             check_keys(self._name, self._target.schema(), self._source, self._write.keys)
+        elif prepared is not None:
+            self._target, self._writer, self._check = prepared.metadata, prepared.writer, prepared.check
         else:
             self._writer = self._files.open_writer(self._target, sort_by=self._write.sort_by)
             self._writer.write(self._rows.sorted_by(self._write.sort_by), self._check.filter)

@@ -1,8 +1,17 @@
 """Commits that create a table: lost responses, failing attempts and conflicts are handled as for existing tables."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ForbiddenError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.table import CreateTableTransaction
+from support.faulty_io import broken_disk, failing, faulty_lake
 from support.lake import Lake
 from support.place import Place
 from support.table_facts import reachable_files, to_path
@@ -101,3 +110,45 @@ def test_a_budget_of_such_conflicts_after_a_lost_response_leaves_the_outcome_ope
     assert {to_path(path) for path in unknown.value.files} == lake.data_files() != set()
     catalog.late()
     assert lake.rows(TABLE) == [(1,), (2,)]
+
+
+@pytest.mark.requirement("S0-X1..6")
+@pytest.mark.parametrize("staged_before", [0, 1])
+def test_a_table_that_another_process_creates_before_ours_is_staged_gets_the_rows(
+    lake: Lake, catalog: UnreliableCatalog, monkeypatch: pytest.MonkeyPatch, staged_before: int
+) -> None:
+    """A REST server refuses to stage a table that exists; a SQL catalog refuses its commit."""
+    stage, staged = catalog.create_table_transaction, 0
+
+    def refuse_existing(*arguments: Any, **options: Any) -> CreateTableTransaction:
+        nonlocal staged
+        if staged == staged_before:
+            catalog.create_table(TABLE, pa.schema([("id", pa.int64())])).append(pa.table({"id": [9]}))
+            raise TableAlreadyExistsError("409")
+        staged += 1
+        return stage(*arguments, **options)
+
+    monkeypatch.setattr(catalog, "create_table_transaction", refuse_existing)
+
+    result = write_first_rows(catalog)
+
+    assert (result.created, result.deduplicated) == (False, False)
+    assert lake.rows(TABLE) == [(1,), (2,), (9,)]
+    assert lake.data_files() <= reachable_files(lake.table(TABLE))
+
+
+@pytest.mark.requirement("S0-X1..6", "S2-E2")
+def test_storage_that_fails_after_a_lost_response_leaves_the_outcome_unknown(place: Place) -> None:
+    with faulty_lake(place) as lake:
+        catalog = UnreliableCatalog.of(lake.catalog)
+        write_first_rows(catalog)
+        catalog.fates = ["is lost before it landed"]
+        write = TableWrite(TableIdentifier.from_string(TABLE), WriteMode.APPEND, idempotency_key="more rows")
+
+        with (
+            failing("*/metadata/*.avro", broken_disk, kth=3),
+            pytest.raises(CommitOutcomeUnknownError, match=r"bronze\.orders"),
+        ):
+            write_once(catalog, ArrowRows(pa.table({"id": [3]})), write, BUDGET)
+
+        assert reachable_files(lake.table(TABLE)) <= lake.files()

@@ -12,11 +12,13 @@ from support.place import Place, empty_place
 from support.servers.running import Servers
 from support.servers.s3 import forget_files
 
+from floe_dagster_iceberg import iceberg_settings
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
-from floe_dagster_iceberg.errors import CatalogConnectionError, StaleTableMetadataError
+from floe_dagster_iceberg.errors import CatalogConnectionError, StaleTableMetadataError, WriteError
 from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager
 from floe_dagster_iceberg.models import StaleTableRecoveryMode
 from floe_dagster_iceberg.resources import IcebergResource, TableManagerSettings
+from floe_dagster_iceberg.table.arrow_input import ArrowRows
 
 pytestmark = pytest.mark.requirement("S2-E6")
 
@@ -115,6 +117,29 @@ def test_a_run_on_a_repaired_table_goes_on_from_there(place: Place, table: str) 
     harm_newest(place, DAMAGES["missing"])
     assert run(newcomer(place, StaleTableRecoveryMode.REPAIR))
     assert newcomer(place).table_manager.load_table(table).scan().to_arrow().num_rows == 4
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("mode", ["append", "overwrite", "upsert"])
+def test_a_stream_is_written_once_to_a_repaired_table(place: Place, table: str, mode: str) -> None:
+    harm_newest(place, DAMAGES["missing"])
+
+    @asset(metadata=iceberg_settings(write_mode=mode, upsert_keys=["id"] if mode == "upsert" else ()))
+    def orders() -> pa.RecordBatchReader:
+        return pa.table({"id": [7, 8]}).to_reader()
+
+    iceberg = newcomer(place, StaleTableRecoveryMode.REPAIR)
+    assert materialize([orders], resources={"io_manager": ArrowIcebergIOManager(iceberg=iceberg)}).success
+
+    kept = [] if mode == "overwrite" else [1, 2]
+    assert sorted(newcomer(place).table_manager.scan(table)["id"].to_pylist()) == [*kept, 7, 8]
+
+
+def test_a_stream_that_was_read_is_refused_instead_of_written_as_no_rows() -> None:
+    rows = ArrowRows(ROWS.to_reader())
+    assert rows.to_table().num_rows == 2
+    with pytest.raises(WriteError, match="stream that was read already"):
+        rows.to_table()
 
 
 def test_where_no_version_is_left_a_run_creates_the_table_anew(place: Place, table: str) -> None:
