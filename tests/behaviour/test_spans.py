@@ -199,13 +199,13 @@ def test_an_input_without_a_table_leaves_its_spans(warehouse: Warehouse, recorde
     result = warehouse.run([sales(warehouse), report], "eu", selection=[report], raise_on_error=False)
 
     run = of_run(result, "report")
-    recorded = {"operation": "load_table", "engine": "pyiceberg", **OF_TABLE, **run}
+    loading = {"operation": "load_table", "engine": "pyiceberg", **OF_TABLE, **run}
     assert recorder.trees() == [
         SpanTree(
             "iceberg.load_input",
             {"operation": "load_input", "engine": warehouse.engine, **OF_TABLE, **run},
             error="NoSuchTableError",
-            children=[SpanTree("iceberg.load_table", recorded, error="NoSuchTableError")],
+            children=[SpanTree("iceberg.load_table", loading, error="NoSuchTableError")],
         )
     ]
 

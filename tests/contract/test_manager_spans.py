@@ -177,7 +177,7 @@ def test_each_operation_that_succeeds_leaves_its_span(
 
     known = {"catalog.name": "floe"}
     commit = SpanTree("iceberg.commit", {"operation": "commit", "commit.attempts": 1, **OF_TABLE, **known})
-    recorded = {
+    attributes = {
         "operation": operation_of(method),
         "engine": "pyiceberg",
         **known,
@@ -185,7 +185,7 @@ def test_each_operation_that_succeeds_leaves_its_span(
         **expected.result,
     }
     assert recorder.trees() == [
-        SpanTree(f"iceberg.{operation_of(method)}", recorded, children=[commit] if expected.commits else [])
+        SpanTree(f"iceberg.{operation_of(method)}", attributes, children=[commit] if expected.commits else [])
     ]
 
 
@@ -217,5 +217,7 @@ def test_each_operation_that_fails_leaves_its_span(recorder: SpanRecorder, metho
     failed = {"error": "CatalogConnectionError"}
     known = {"catalog.name": "unreachable", "engine": "pyiceberg"}
     connecting = SpanTree("iceberg.connect_catalog", {"operation": "connect_catalog", **known}, **failed)
-    recorded = {"operation": operation_of(method), **known, **expected.subject}
-    assert recorder.trees() == [SpanTree(f"iceberg.{operation_of(method)}", recorded, **failed, children=[connecting])]
+    attributes = {"operation": operation_of(method), **known, **expected.subject}
+    assert recorder.trees() == [
+        SpanTree(f"iceberg.{operation_of(method)}", attributes, **failed, children=[connecting])
+    ]

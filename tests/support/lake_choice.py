@@ -67,15 +67,15 @@ def print_what_did_not_run(reporter: pytest.TerminalReporter, config: pytest.Con
 
 def print_figures(reporter: pytest.TerminalReporter) -> None:
     """What tests that count something have counted; under xdist they cannot print it themselves."""
-    recorded = [
+    lines = [
         f"{report.nodeid.partition('::test_')[2].partition('_whose')[0]}: {figures}"
         for report in reporter.getreports("passed")
         for name, figures in report.user_properties
         if name == FIGURES
     ]
-    if recorded:
+    if lines:
         reporter.section("figures")
-    for line in recorded:
+    for line in lines:
         reporter.line(line)
 
 

@@ -214,11 +214,11 @@ def test_artifacts_give_policy_schedules_and_sensor() -> None:
 @pytest.mark.requirement("S2-FR-032", "S2-C3")
 def test_no_schedule_runs_unless_the_artifacts_say_so() -> None:
     silent = MaintenanceSettings.from_artifacts({}).schedules
-    recorded = MaintenanceSettings.from_artifacts({"enabled": True, "orphans": {"enabled": False}}).schedules
+    configured = MaintenanceSettings.from_artifacts({"enabled": True, "orphans": {"enabled": False}}).schedules
 
     assert {which: schedule.cron for which, schedule in silent.items()} == DEFAULT_CRONS
     assert not any(schedule.enabled for schedule in silent.values())
-    assert {which for which, schedule in recorded.items() if not schedule.enabled} == {
+    assert {which for which, schedule in configured.items() if not schedule.enabled} == {
         MaintenanceOperation.ORPHAN_FILES
     }
 

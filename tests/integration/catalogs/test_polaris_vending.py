@@ -99,9 +99,9 @@ def test_vended_keys_reach_no_log_and_no_event(polaris: PolarisLake, caplog: pyt
 
     iceberg = polaris.resource()
     result = materialize([orders], resources={"io_manager": ArrowIcebergIOManager(iceberg=iceberg)})
-    recorded = caplog.text + "".join(str(event) for event in result.all_events) + repr(iceberg)
+    output = caplog.text + "".join(str(event) for event in result.all_events) + repr(iceberg)
     assert polaris.storage.vended
-    assert not [secret for secret in polaris.storage.vended if secret in recorded]
+    assert not [secret for secret in polaris.storage.vended if secret in output]
 
 
 @pytest.mark.requirement("S3-1")

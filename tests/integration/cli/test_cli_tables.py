@@ -36,10 +36,10 @@ def test_tables_takes_a_glob(lake: CommandLine) -> None:
 def test_a_glob_that_matches_nothing_is_an_error_that_says_what_there_is(lake: CommandLine) -> None:
     lake.fill("bronze.events", files=0)
 
-    recorded = lake.run("tables", "gold.*", exit_code=1).stderr
+    message = lake.run("tables", "gold.*", exit_code=1).stderr
 
-    assert "No table matches 'gold.*'." in recorded
-    assert "namespaces are bronze" in recorded
+    assert "No table matches 'gold.*'." in message
+    assert "namespaces are bronze" in message
 
 
 def test_a_catalog_without_tables_is_no_error(lake: CommandLine) -> None:
@@ -63,10 +63,10 @@ def test_a_table_that_is_not_there_may_have_been_meant_to_be_another(
 ) -> None:
     lake.fill("shop.orders", files=0)
 
-    recorded = lake.run(*command, name, exit_code=1).stderr
+    message = lake.run(*command, name, exit_code=1).stderr
 
-    assert f"Table '{name}' not found" in recorded
-    assert hint in recorded
+    assert f"Table '{name}' not found" in message
+    assert hint in message
 
 
 BAD_POLICY = {"type": "dagster", "config": {"maintenance": {"expiry": {"max_age": "soon"}}}}
@@ -114,10 +114,10 @@ def test_a_table_that_cannot_be_read_does_not_hide_the_others(lake: CommandLine)
     lake.fill("bronze.fine", files=1)
     lake.lose_metadata("bronze.broken")
 
-    recorded = lake.run("tables", exit_code=1).stdout
+    output = lake.run("tables", exit_code=1).stdout
     broken, fine = lake.json("tables", exit_code=1)["tables"]
 
-    assert "unreadable" in recorded
+    assert "unreadable" in output
     assert broken["error"]
     assert (fine["rows"], fine["error"]) == (1, None)
 

@@ -185,11 +185,11 @@ def test_partial_progress_commits_groups_as_they_finish(manager: IcebergTableMan
 
 def test_progress_is_reported_group_by_group(manager: IcebergTableManager) -> None:
     make_orders(manager, batches=2, days=3)
-    recorded: list[str] = []
+    messages: list[str] = []
 
-    TableMaintenance(manager, progress=recorded.append).execute(COMPACTION, ORDERS, EAGER)
+    TableMaintenance(manager, progress=messages.append).execute(COMPACTION, ORDERS, EAGER)
 
-    assert recorded[-1] == "3 of 3 file groups rewritten"
+    assert messages[-1] == "3 of 3 file groups rewritten"
 
 
 @pytest.mark.requirement("S2-FR-031")

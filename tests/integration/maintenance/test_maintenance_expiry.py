@@ -60,14 +60,14 @@ def test_a_snapshot_that_is_young_stays(manager: IcebergTableManager) -> None:
 @pytest.mark.requirement("S2-E8")
 def test_many_snapshots_expire_in_several_commits(lake: Lake, manager: IcebergTableManager) -> None:
     overwritten(manager, 11)
-    before, recorded = lake.metadata_versions(ORDERS), list[str]()
+    before, messages = lake.metadata_versions(ORDERS), list[str]()
 
-    maintenance = TableMaintenance(manager, clock=lambda: later(8 * DAY), progress=recorded.append)
+    maintenance = TableMaintenance(manager, clock=lambda: later(8 * DAY), progress=messages.append)
     result = maintenance.execute(EXPIRY, ORDERS, policy(max_snapshots_per_commit=4))
 
     assert result.snapshots_expired == 10
     assert lake.metadata_versions(ORDERS) == before + 3
-    assert [line for line in recorded if "snapshots expired" in line] == [f"{n} snapshots expired" for n in (4, 8, 10)]
+    assert [line for line in messages if "snapshots expired" in line] == [f"{n} snapshots expired" for n in (4, 8, 10)]
     assert paths_of(manager.load_table(ORDERS)) == reachable_paths(manager.load_table(ORDERS))
 
 

@@ -120,16 +120,16 @@ def test_a_tag_that_is_made_after_the_plan_saves_its_snapshot(spark_upkeep: Upke
         manager.create_tag(ORDERS, "late", first)
         return session
 
-    recorded: list[str] = []
+    messages: list[str] = []
     maintenance = TableMaintenance(
-        manager, spark=session_a_timestamp_later, clock=lambda: later(8 * DAY), progress=recorded.append
+        manager, spark=session_a_timestamp_later, clock=lambda: later(8 * DAY), progress=messages.append
     )
     result = maintenance.execute(EXPIRY, ORDERS, EAGER.model_copy(update={"engine": MaintenanceEngine.SPARK}))
 
     assert (result.status, result.plan.snapshots, result.snapshots_expired) == (MaintenanceStatus.DONE, 3, 2)
     assert content(manager, ref="late") == checksum(rows_of(0, days=1))
-    assert recorded[0].startswith("Spark starts snapshot_expiry of bronze.orders: Expire 3 of 4 snapshots")
-    assert recorded[-1].startswith("2 snapshots expired")
+    assert messages[0].startswith("Spark starts snapshot_expiry of bronze.orders: Expire 3 of 4 snapshots")
+    assert messages[-1].startswith("2 snapshots expired")
     # The plan named more files than were deleted, so nobody knows their bytes.
     assert (result.files_removed < result.plan.input_files, result.bytes_removed) == (True, 0)
 

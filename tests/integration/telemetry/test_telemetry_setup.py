@@ -98,7 +98,7 @@ def test_a_run_sends_its_spans_and_metrics_with_the_product_as_their_resource(
     assert {("iceberg.commit", "iceberg.handle_output"), ("iceberg.scan", "iceberg.load_input")} <= parents
     kinds = {name: kind for name, (kind, _) in receiver.metrics().items()}
     assert (kinds["iceberg.operations"], kinds["iceberg.operation.duration"]) == ("sum", "histogram")
-    recorded = {
+    attributes = {
         "service.name": "Shop",
         "service.version": "1.2.3",
         "floe.product.name": "Shop",
@@ -109,7 +109,7 @@ def test_a_run_sends_its_spans_and_metrics_with_the_product_as_their_resource(
         "deployment.environment.name": "dev",
     }
     for resource in [*(span.resource for span in spans.values()), *receiver.metric_resources()]:
-        assert recorded.items() <= resource.items()
+        assert attributes.items() <= resource.items()
     assert {headers["authorization"] for headers in receiver.headers} == {f"Bearer {TOKEN}"}
     assert TOKEN not in answer["said"] + str(receiver.sent)
 
