@@ -15,7 +15,7 @@ from floe_dagster_iceberg.models import snapshot_properties
 
 REGIONS = StaticPartitionsDefinition(["eu", "us"])
 OF_TABLE = {"catalog.name": "floe", "table.identifier": "public.sales", "namespace": "public"}
-# They answer from definitions and touch no table.
+# They are computed from definitions and touch no table.
 SILENT = {"engines", "get_table_identifier", "table_of"}
 
 

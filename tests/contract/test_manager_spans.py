@@ -41,7 +41,7 @@ Call = Callable[[IcebergTableManager], object]
 
 @dataclass(frozen=True)
 class Expected:
-    """A call, and what its span tells: of its arguments, then of its result.
+    """A call and its span's attributes: first those of its arguments, then those of its result.
 
     Attributes:
         call: The call.
@@ -189,7 +189,7 @@ def test_each_operation_that_succeeds_leaves_its_span(
     ]
 
 
-# What these need to know, only a catalog that answers could tell.
+# The usual calls of these look something up in the catalog first.
 WITHOUT_ASKING_BEFORE: dict[str, Call] = {
     "register_table": lambda m: m.register_table("bronze.other", "file:///nowhere/metadata.json"),
     "rollback_to_snapshot": lambda m: m.rollback_to_snapshot(TABLE, 1),
@@ -197,7 +197,7 @@ WITHOUT_ASKING_BEFORE: dict[str, Call] = {
 
 
 class Unreachable:
-    """A catalog plugin that nobody can reach."""
+    """A catalog plugin that cannot connect."""
 
     name = "unreachable"
 

@@ -1,4 +1,4 @@
-"""A Polaris server that somebody runs, given by the environment; without one, the gateway stands in for it."""
+"""A running Polaris server, given by the environment; without one, the gateway stands in for it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A pod's file system on this machine: everything is read-only but one folder, and the user is nobody special.
+"""A pod's file system on this machine: everything is read-only but one folder, and the user has no privileges.
 
 Devices stay as they are, the shared memory of /dev/shm among them: pods have it, too.
 

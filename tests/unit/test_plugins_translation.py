@@ -71,7 +71,7 @@ def test_a_foreign_exception_becomes_ours_and_stays_as_the_cause(
 
 
 @pytest.mark.requirement("S3-6", "S2-E1")
-def test_a_server_that_does_not_answer_is_named_before_the_cause() -> None:
+def test_a_server_that_does_not_respond_is_named_before_the_cause() -> None:
     with refused_url() as url, pytest.raises(requests.exceptions.ConnectionError) as refused:
         requests.get(f"{url}/v1/config?warehouse=canary", timeout=5)
     with pytest.raises(requests.exceptions.ConnectionError) as unknown:
@@ -99,7 +99,7 @@ def test_a_missing_namespace_is_named_by_its_table() -> None:
     assert translated(exceptions.NoSuchNamespaceError("x")).details["namespace"] == "bronze"
 
 
-def test_what_nobody_mapped_goes_on_unchanged() -> None:
+def test_an_unmapped_error_goes_on_unchanged() -> None:
     with pytest.raises(ZeroDivisionError), translate_errors("floe"):
         _ = 1 / 0
 
@@ -126,7 +126,7 @@ class Token(BaseModel):
 
 
 @pytest.mark.requirement("S2-FR-046")
-def test_a_refused_answer_is_not_quoted() -> None:
+def test_a_refused_response_is_not_quoted() -> None:
     try:
         Token.model_validate({"access_token": "canary-" + "bb-secret"})
     except PydanticError as refused:

@@ -99,7 +99,7 @@ def test_the_policy_is_that_of_the_artifacts(lake: CommandLine) -> None:
     assert data_files(lake, "bronze.events") == 6
 
 
-def test_a_rail_that_stops_an_operation_is_reported(lake: CommandLine) -> None:
+def test_a_guardrail_that_stops_an_operation_is_reported(lake: CommandLine) -> None:
     lake.fill("bronze.kept", files=3, properties={"gc.enabled": "false"})
 
     output = lake.run("maintain", "bronze.kept", "-o", "snapshot_expiry", "--execute").stdout
@@ -143,7 +143,7 @@ def test_what_is_wrong_with_the_policy_is_reported_before_the_catalog_is_asked(l
     assert "engine (artifacts): Input should be 'auto'" in lake.run("plan", exit_code=1).stderr
 
 
-def test_the_plan_of_one_table_tells_what_the_policy_decided(lake: CommandLine) -> None:
+def test_the_plan_of_one_table_shows_what_the_policy_decided(lake: CommandLine) -> None:
     lake.fill("bronze.kept", files=1, properties={"floe.maintenance.expiry.max-age": "30d"})
 
     output = " ".join(lake.run("plan", "bronze.kept").stdout.split())

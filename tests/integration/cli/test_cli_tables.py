@@ -13,7 +13,7 @@ def lake(tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path)
 
 
-def test_tables_tells_sizes_and_the_last_writer(lake: CommandLine) -> None:
+def test_tables_shows_sizes_and_the_last_writer(lake: CommandLine) -> None:
     *_, last = lake.materialize_orders()
     lake.fill("bronze.events", files=2)
 
@@ -90,7 +90,7 @@ def test_a_bad_property_of_a_table_does_not_keep_one_from_looking_at_it(lake: Co
     assert "Did you mean 'floe.maintenance.expiry.max-age'?" in lake.run("inspect", "orders").stderr
 
 
-def test_inspect_tells_the_policy_and_who_decided_it(lake: CommandLine) -> None:
+def test_inspect_shows_the_policy_and_its_sources(lake: CommandLine) -> None:
     maintenance = {"compaction": {"min_input_files": 7}}
     lake.write_artifacts(orchestrator={"type": "dagster", "config": {"maintenance": maintenance}})
     lake.fill(
@@ -135,7 +135,7 @@ def test_inspect_names_the_run_and_the_partition_that_made_each_snapshot(lake: C
     assert report["snapshots"][0]["refs"] == ["main"]
 
 
-def test_inspect_tells_schema_layout_and_health(lake: CommandLine) -> None:
+def test_inspect_shows_schema_layout_and_health(lake: CommandLine) -> None:
     lake.materialize_orders()
 
     report = lake.json("inspect", "shop.orders", "--snapshots", "1")
@@ -147,7 +147,7 @@ def test_inspect_tells_schema_layout_and_health(lake: CommandLine) -> None:
     assert report["faults"] == []
 
 
-def test_inspect_tells_what_is_wrong_and_what_mends_it(lake: CommandLine) -> None:
+def test_inspect_shows_what_is_wrong_and_its_remedy(lake: CommandLine) -> None:
     lake.fill("bronze.events", files=12)
 
     [fault] = lake.json("inspect", "bronze.events")["faults"]

@@ -133,7 +133,7 @@ def test_an_error_of_the_asset_itself_stays_what_it_is(io_manager: IcebergIOMana
 def test_rows_that_were_committed_survive_what_comes_right_after(
     io_manager: IcebergIOManager, catalog: BreakingCatalog, *, existing: bool, error: BaseException
 ) -> None:
-    """Nobody can tell whether such an error came before the commit or after, so no file is deleted."""
+    """It is unknown whether such an error came before the commit or after, so no file is deleted."""
     if existing:
         io_manager.handle_output(build_output_context(asset_key="numbers"), pa.table({"id": [0]}))
     catalog.after_commit = error

@@ -45,7 +45,7 @@ def compact(manager: IcebergTableManager, by: MaintenancePolicy = EAGER) -> Main
 
 
 @pytest.mark.requirement("S2-FR-030")
-def test_a_result_tells_the_table_before_and_after(manager: IcebergTableManager) -> None:
+def test_a_result_describes_the_table_before_and_after(manager: IcebergTableManager) -> None:
     make_orders(manager, batches=3)
 
     result = compact(manager)

@@ -137,7 +137,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(neglected: Neglec
 def test_the_launchpad_brings_orphans_back_from_quarantine(neglected: NeglectedLake) -> None:
     neglected.fill("bronze.orders", files=6)
     orphan = Path(neglected.table("bronze.orders").location().removeprefix("file://")) / "data" / "orphan.parquet"
-    orphan.write_bytes(b"nobody's")
+    orphan.write_bytes(b"orphaned")
     os.utime(orphan, (0, 0))
     run_asset(definitions(neglected), "orphan_files")
     assert not orphan.exists()
@@ -148,7 +148,7 @@ def test_the_launchpad_brings_orphans_back_from_quarantine(neglected: NeglectedL
     assert "1 file would move back from quarantine." in counted["iceberg/results"]
     assert not orphan.exists()
     run_asset(definitions(neglected), "orphan_files", {"restore": True})
-    assert (orphan.read_bytes(), orphan.stat().st_mtime) == (b"nobody's", 0)
+    assert (orphan.read_bytes(), orphan.stat().st_mtime) == (b"orphaned", 0)
 
 
 def test_a_second_run_finds_nothing_to_do(neglected: NeglectedLake) -> None:

@@ -157,7 +157,7 @@ def test_an_old_snapshot_that_was_the_newest_a_timestamp_ago_may_be_in_use_and_s
     left = [snapshot.snapshot_id for snapshot in manager.list_snapshots(ORDERS)]
     next_day = expire(manager, after=9 * DAY + timedelta(hours=1))
 
-    # The second was replaced a timestamp ago, however long ago it was written.
+    # The second was replaced only just now, however long ago it was written.
     assert (soon.snapshots_expired, left) == (1, [last, second])
     assert next_day.snapshots_expired == 1
     assert first not in left

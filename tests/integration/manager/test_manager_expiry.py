@@ -226,7 +226,7 @@ def test_thousands_of_snapshots_expire_in_batches(
     assert len(lake.rows(T)) == 3
 
 
-def test_the_span_tells_how_many_expired(lake: Lake, table: Table) -> None:
+def test_the_span_counts_the_expired_snapshots(lake: Lake, table: Table) -> None:
     spans = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))

@@ -1,4 +1,4 @@
-"""What operations of the manager tell beside the spans that the contract tests compare whole: counts, log events."""
+"""What operations of the manager report besides the spans that the contract tests compare: counts, log events."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ def traced(lake: Lake, recorder: SpanRecorder) -> IcebergTableManager:
 
 
 @pytest.mark.requirement("S2-FR-042", "S1-T069-76")
-def test_a_write_tells_mode_strategy_and_counts(traced: IcebergTableManager, recorder: SpanRecorder) -> None:
+def test_a_write_reports_mode_strategy_and_counts(traced: IcebergTableManager, recorder: SpanRecorder) -> None:
     traced.append(TABLE, ROWS)
     traced.upsert(TABLE, ROWS.slice(0, 1), ["id"])
     snapshot = traced.write_data(TABLE, ROWS, WriteConfig(mode=WriteMode.OVERWRITE, commit_strategy="merge_commit"))

@@ -135,7 +135,7 @@ def numbers_of_a_file(canary: Canary) -> pa.RecordBatchReader:
 
 
 @pytest.mark.parametrize("case", SUCCESSES)
-def test_a_write_tells_no_value_of_its_rows(scene: Scene, outputs: CapturedOutput, case: str, capfd: Any) -> None:
+def test_a_write_reveals_no_value_of_its_rows(scene: Scene, outputs: CapturedOutput, case: str, capfd: Any) -> None:
     canary = Canary()
 
     assert scene.run(SUCCESSES[case](scene, canary))
@@ -145,7 +145,7 @@ def test_a_write_tells_no_value_of_its_rows(scene: Scene, outputs: CapturedOutpu
 
 
 @pytest.mark.parametrize("case", [*FAILURES, "of its own 1", "of its own 2", "of its own 3"])
-def test_a_write_that_fails_tells_no_value_of_its_rows(
+def test_a_write_that_fails_reveals_no_value_of_its_rows(
     scene: Scene, outputs: CapturedOutput, case: str, capfd: Any
 ) -> None:
     canary, own = Canary(), list(FAILURES_OF_ONE[scene.warehouse.engine].values())
@@ -159,7 +159,7 @@ def test_a_write_that_fails_tells_no_value_of_its_rows(
 
 
 @pytest.mark.parametrize("case", FILTERS)
-def test_a_read_tells_neither_the_literals_of_its_filter_nor_a_value_of_its_rows(
+def test_a_read_reveals_neither_the_literals_of_its_filter_nor_a_value_of_its_rows(
     scene: Scene, outputs: CapturedOutput, case: str, capfd: Any
 ) -> None:
     canary = Canary()

@@ -46,7 +46,7 @@ def damage(lake: NeglectedLake, table: str) -> None:
 # Py4J leaves the sockets of threads that are done to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 @pytest.mark.parametrize("engine", ["pyiceberg", "spark"])
-def test_maintenance_tells_no_value_of_the_rows(
+def test_maintenance_reveals_no_value_of_the_rows(
     tmp_path: Path, outputs: CapturedOutput, engine: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lake, canary = NeglectedLake(tmp_path), Canary()

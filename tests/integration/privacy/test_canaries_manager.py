@@ -1,4 +1,4 @@
-"""No operation of the table manager tells a value of its rows or of its filters, on sound tables and on broken ones."""
+"""No operation of the table manager reveals a value of its rows or filters, on sound tables and on broken ones."""
 
 import inspect
 import logging
@@ -109,7 +109,7 @@ def fill(manager: IcebergTableManager, table: str, canary: Canary) -> None:
 
 
 @pytest.mark.parametrize("state", [leave_sound, damage_rows, lose_everything])
-def test_no_operation_tells_a_value(
+def test_no_operation_reveals_a_value(
     lake: Lake, outputs: CapturedOutput, state: Callable[[Lake], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     tracer, canary = provider_into(outputs.spans).get_tracer("test"), Canary()

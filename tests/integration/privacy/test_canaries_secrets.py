@@ -95,8 +95,8 @@ def test_a_server_that_fails_is_not_quoted(
     secret, words, (where, body) = Canary(), Canary(), failure
     error = {"error": {"message": words.word, "type": words.word, "code": 0, "stack": [words.word]}}
     method, path, status = FAULTS[where]
-    answer = json.dumps(error) if body == "an error" else f"<html>{words.word}</html>"
-    stub.fail(method, path, *[Fault(status, body=answer)] * 9)
+    content = json.dumps(error) if body == "an error" else f"<html>{words.word}</html>"
+    stub.fail(method, path, *[Fault(status, body=content)] * 9)
 
     assert not run(polaris(stub, secret), instance)
 
@@ -105,7 +105,7 @@ def test_a_server_that_fails_is_not_quoted(
     assert outputs.places_with(secret, words) == []
 
 
-def test_what_a_catalog_vends_is_not_told(
+def test_vended_credentials_are_not_revealed(
     stub: RestStub, instance: DagsterInstance, outputs: CapturedOutput, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret, vended = Canary(), Canary()
@@ -121,17 +121,17 @@ def test_what_a_catalog_vends_is_not_told(
     assert outputs.places_with(secret, vended) == []
 
 
-def test_keys_of_a_storage_that_refuses_them_are_not_told(
+def test_keys_of_a_storage_that_refuses_them_are_not_revealed(
     tmp_path: Path, instance: DagsterInstance, outputs: CapturedOutput, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = Canary()
-    with refused_url() as nobody:
+    with refused_url() as refused:
         keys = {"access_key_id": secret.word, "secret_access_key": secret.word, "session_token": secret.word}
         iceberg = IcebergResource(
             catalog_uri=f"sqlite:///{tmp_path}/catalog.db",
             warehouse="s3://lake/warehouse",
             storage_type="s3",
-            storage_properties={"endpoint": nobody, "region": "us-east-1", **keys},
+            storage_properties={"endpoint": refused, "region": "us-east-1", **keys},
         )
 
         assert not run(iceberg, instance)
@@ -143,7 +143,7 @@ def test_keys_of_a_storage_that_refuses_them_are_not_told(
     assert outputs.places_with(secret) == []
 
 
-def test_the_password_of_a_database_that_is_away_is_not_told(
+def test_the_password_of_a_database_that_is_away_is_not_revealed(
     tmp_path: Path, instance: DagsterInstance, outputs: CapturedOutput, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = Canary()

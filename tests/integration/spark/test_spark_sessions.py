@@ -83,7 +83,7 @@ def test_scratch_files_are_in_their_folder_and_gone_in_the_end(facts: dict[str, 
 
 
 @pytest.mark.requirement("S2-FR-044")
-def test_secrets_reach_spark_and_nobody_else(facts: dict[str, Any]) -> None:
+def test_secrets_reach_only_spark(facts: dict[str, Any]) -> None:
     assert facts["secret_arrived"]
     assert not facts["secret_in_process_list"]
     assert not facts["secret_shown"]
