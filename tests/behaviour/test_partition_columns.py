@@ -60,7 +60,7 @@ def test_a_key_selects_the_value_it_spells(
 
 
 def test_a_key_selects_the_uuid_it_spells(warehouse: Warehouse) -> None:
-    """In a table that has such a column; docs/engines.md says who makes one."""
+    """In a table that has such a column; docs/engines.md says which engine makes one."""
     warehouse.manager.create_namespace("public")
     warehouse.manager.create_table("public.events", pa.schema([("by", pa.uuid()), ("run", pa.int64())]))
     first, second = map(UUID, IDS)

@@ -1,4 +1,4 @@
-"""Who does an operation."""
+"""The choice of the engine for an operation."""
 
 import pytest
 

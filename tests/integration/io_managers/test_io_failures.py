@@ -87,9 +87,7 @@ def test_a_schema_that_does_not_fit_is_not_tried_again(io_manager: IcebergIOMana
     }
 
 
-def test_a_catalog_that_was_away_for_a_timestamp_is_tried_again(
-    io_manager: IcebergIOManager, catalog: BreakingCatalog
-) -> None:
+def test_a_catalog_that_was_briefly_away_is_tried_again(io_manager: IcebergIOManager, catalog: BreakingCatalog) -> None:
     catalog.before_load = ConnectionError("away")
     numbers, attempts = retried(lambda: pa.table({"id": [1]}))
 

@@ -146,7 +146,7 @@ def test_a_writer_that_is_faster_makes_expiry_plan_again(manager: IcebergTableMa
     assert content(manager, ref="keep") == checksum(rows_of(0, days=1))
 
 
-def test_an_old_snapshot_that_was_the_newest_a_timestamp_ago_may_be_in_use_and_stays(
+def test_an_old_snapshot_that_was_current_until_just_now_may_be_in_use_and_stays(
     manager: IcebergTableManager,
 ) -> None:
     first, second = overwritten(manager, 2)

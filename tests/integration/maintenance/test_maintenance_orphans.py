@@ -1,4 +1,4 @@
-"""Orphan files: into quarantine, back from it, or gone; never a file that anybody needs."""
+"""Orphan files: into quarantine, back from it, or gone; never a file that is in use."""
 
 import json
 from datetime import timedelta

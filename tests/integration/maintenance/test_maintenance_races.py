@@ -30,7 +30,7 @@ _MOST_REFS = 6
 
 
 class History:
-    """A table whose every snapshot's rows are known, and someone who changes its refs at random."""
+    """A table whose every snapshot's rows are known, and a client that changes its refs at random."""
 
     def __init__(self, manager: IcebergTableManager, seed: int) -> None:
         self._manager, self._random = manager, random.Random(seed)  # noqa: S311 - a test that can be repeated

@@ -77,7 +77,7 @@ def test_a_lost_response_makes_the_commit_neither_twice_nor_not_at_all(
 
 
 @pytest.mark.requirement("S0-X1..6")
-def test_a_service_that_is_unavailable_for_a_timestamp_is_asked_again(
+def test_a_service_that_is_briefly_unavailable_is_asked_again(
     lake: Lake, catalog: UnreliableCatalog, manager: IcebergTableManager
 ) -> None:
     catalog.fates = ["is lost before it landed", "is lost before it landed"]

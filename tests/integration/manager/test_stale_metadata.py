@@ -67,7 +67,7 @@ def versions(place: Place) -> list[Path]:
 
 
 def harm_newest(place: Place, damage: Damage) -> Path:
-    """Damage the newest metadata file behind everybody's back; returns which one that was."""
+    """Damage the newest metadata file without a commit; returns its path."""
     newest = versions(place)[-1]
     damage(newest)
     forget_files()

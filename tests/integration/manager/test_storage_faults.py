@@ -151,7 +151,7 @@ def test_a_catalog_that_goes_away_during_a_write_leaves_the_files_and_the_next_r
 
 
 @pytest.mark.requirement("S2-E5")
-def test_writers_that_add_columns_at_the_same_timestamp_all_land(polaris: PolarisLake) -> None:
+def test_writers_that_add_columns_at_the_same_time_all_land(polaris: PolarisLake) -> None:
     manager = polaris.resource().table_manager
     manager.create_namespace("sales")
     manager.create_table(TABLE, ROWS.schema)

@@ -1,4 +1,4 @@
-"""The life of Spark in a process: started by the first who needs it, shared, stopped by the run that started it."""
+"""The life of Spark in a process: started by the first use, shared, stopped by the run that started it."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_sparks_warnings_come_through_python_without_secrets(facts: dict[str, An
 def test_spark_itself_writes_nothing_to_the_console(facts: dict[str, Any]) -> None:
     lines = [line for line in facts["stderr"].splitlines() if " - dagster - " not in line]
 
-    # Java says this before anybody can ask it not to.
+    # Java prints this before logging can be configured.
     assert lines == ["WARNING: Using incubator modules: jdk.incubator.vector"]
 
 

@@ -1,6 +1,6 @@
 """A gateway before an Iceberg REST server: towards a client it behaves as Apache Polaris does.
 
-It issues and checks tokens, knows roles, serves one catalog below a prefix, lends storage
+It issues and checks tokens, knows roles, serves one catalog below a prefix, vends storage
 credentials table by table, refuses to purge; and on command it fails in every way a server,
 a load balancer or a network can.
 """
@@ -25,7 +25,7 @@ _RETURNS_A_TABLE = re.compile(r"^(GET /v1/namespaces/[^/]+/tables/[^/]+|POST /v1
 _CREDENTIALS = re.compile(r"^(?P<table>/v1/namespaces/[^/]+/tables/[^/]+)/credentials$")
 _SEPARATOR, _SEPARATOR_PROPERTY = "%2E", "namespace-separator"
 
-Lend = Callable[[str], dict[str, str]]
+Vend = Callable[[str], dict[str, str]]
 
 
 class Gateway(Proxy):
@@ -36,33 +36,33 @@ class Gateway(Proxy):
         tokens: Who may pass: client id and secret, life of the tokens, OAuth2 servers to trust.
         overrides: Properties that clients have to use instead of their own.
         table_config: Properties that come with every table.
-        lend: Storage credentials for a table's location, for clients that ask to be vended some.
-        lends_in_config: Whether what is vended also stands in the table's configuration, where older clients look.
+        vend: Storage credentials for a table's location, for clients that ask to be vended some.
+        vends_in_config: Whether what is vended also stands in the table's configuration, where older clients look.
         purge_allowed: Whether tables may be dropped with their files.
         renews: Whether clients get the address of new credentials for those that are about to expire.
     """
 
-    def __init__(self, upstream_uri: str, *, warehouse: str = "analytics", lend: Lend | None = None) -> None:
+    def __init__(self, upstream_uri: str, *, warehouse: str = "analytics", vend: Vend | None = None) -> None:
         super().__init__(upstream_uri)
-        self.warehouse, self.lend = warehouse, lend
+        self.warehouse, self.vend = warehouse, vend
         self.tokens = TokenDesk()
         self.overrides: dict[str, str] = {}
         self.table_config: dict[str, str] = {}
-        self.lends_in_config = True
+        self.vends_in_config = True
         self.purge_allowed = False
         self.renews = True
 
     @classmethod
     @contextmanager
-    def start(cls, upstream_uri: str, *, warehouse: str = "analytics", lend: Lend | None = None) -> "Iterator[Gateway]":
+    def start(cls, upstream_uri: str, *, warehouse: str = "analytics", vend: Vend | None = None) -> "Iterator[Gateway]":
         """A gateway on a free port of this machine, until the block ends.
 
         Args:
             upstream_uri: Address of the REST server behind it, without '/v1'.
             warehouse: Name that its catalog gets.
-            lend: Storage credentials for a table's location; none are vended if not given.
+            vend: Storage credentials for a table's location; none are vended if not given.
         """
-        with cls(upstream_uri, warehouse=warehouse, lend=lend).serving() as gateway:
+        with cls(upstream_uri, warehouse=warehouse, vend=vend).serving() as gateway:
             gateway.uri += BASE
             yield gateway
 
@@ -145,15 +145,15 @@ class Gateway(Proxy):
         return iceberg_error(404, "NoSuchNamespaceException", f"Namespace does not exist: {'.'.join(parents)}")
 
     def _with_config(self, seen: Seen, response: Response) -> Response:
-        lends = self.lend is not None and "x-iceberg-access-delegation" in seen.headers
-        if not lends and not self.table_config:
+        vends = self.vend is not None and "x-iceberg-access-delegation" in seen.headers
+        if not vends and not self.table_config:
             return response
         table: dict[str, Any] = json.loads(response.content)
         location = table["metadata"]["location"]
-        vended = self.lend(location) if lends and self.lend is not None else {}
+        vended = self.vend(location) if vends and self.vend is not None else {}
         if vended and self.renews and seen.method == "GET":
             vended["client.refresh-credentials-endpoint"] = self._credentials_path(seen)
-        in_config = vended if self.lends_in_config else {}
+        in_config = vended if self.vends_in_config else {}
         table["config"] = {**table.get("config", {}), **self.table_config, **in_config}
         if vended:
             table["storage-credentials"] = [{"prefix": location, "config": vended}]
@@ -161,10 +161,10 @@ class Gateway(Proxy):
 
     def _credentials(self, seen: Seen, upstream: Upstream) -> Response:
         response = upstream.ask(seen)
-        if self.lend is None or response.status != 200:
+        if self.vend is None or response.status != 200:
             return response
         location = json.loads(response.content)["metadata"]["location"]
-        vended = {**self.lend(location), "client.refresh-credentials-endpoint": self._credentials_path(seen)}
+        vended = {**self.vend(location), "client.refresh-credentials-endpoint": self._credentials_path(seen)}
         payload = {"storage-credentials": [{"prefix": location, "config": vended}]}
         return Response(200, json.dumps(payload).encode())
 

@@ -59,8 +59,8 @@ class S3Server:
         ):
             yield server
 
-    def lend(self) -> dict[str, str]:
-        """Its keys as a catalog lends them, in the words of both engines; Spark takes none that never expire."""
+    def vend(self) -> dict[str, str]:
+        """Its keys as a catalog vends them, in the words of both engines; Spark takes none that never expire."""
         return {
             "s3.access-key-id": self.access_key_id,
             "s3.secret-access-key": self.secret_access_key,

@@ -1,4 +1,4 @@
-"""A proxy before the S3 server: lends keys for single tables, for a while, and fails on command.
+"""A proxy before the S3 server: vends keys for single tables, for a while, and fails on command.
 
 The signature of every request is checked by the server behind, which knows the keys; what a
 vended key is good for, and how long, is checked here, as a cloud's token service would.
@@ -65,7 +65,7 @@ class S3Proxy(Proxy):
         """Everything secret that was vended so far."""
         return [*self._loans, *(secret for _, secret in self._s3.spare_keys)]
 
-    def lend(self, location: str) -> dict[str, str]:
+    def vend(self, location: str) -> dict[str, str]:
         """Keys that open one table's folder and nothing else, as both engines spell them."""
         token = f"vended-session-{secrets.token_hex(16)}"
         place = urlsplit(location)
