@@ -60,10 +60,10 @@ def _measure(session: Session, title: str, days: Sequence[int], rows: int) -> li
 def _turns(session: Session, days: int, rows: int, columns: list[str] | None) -> dict[str, Turn]:
     table, number = f"wide{days}", days // 2
 
-    def checked(answer: Mapping[str, float]) -> Mapping[str, float]:
-        if (answer["rows"], answer["columns"]) != (rows, len(columns or range(_COLUMNS))):
-            raise WrongRowsError(f"Read {answer['rows']} of {rows} rows, with {answer['columns']} columns.")
-        return answer
+    def checked(measured: Mapping[str, float]) -> Mapping[str, float]:
+        if (measured["rows"], measured["columns"]) != (rows, len(columns or range(_COLUMNS))):
+            raise WrongRowsError(f"Read {measured['rows']} of {rows} rows, with {measured['columns']} columns.")
+        return measured
 
     def read(worker: str, **how: bool) -> Turn:
         what = {"lake": session.lake.settings, "table": table, "number": number, "columns": columns}

@@ -49,10 +49,10 @@ def _measure_health(session: Session) -> list[Curve]:
         def measure(name: str) -> Turn:
             def turn() -> Mapping[str, float]:
                 what = {"lake": session.lake.settings, "tables": names[:size]}
-                answer = session.contender(name).call("measure_tables", **what)
-                if answer["files"] != size * _COMMITS * 4:
-                    raise DifferentFilesError(f"{name} counted {answer['files']} files in {size} tables.")
-                return answer
+                measured = session.contender(name).call("measure_tables", **what)
+                if measured["files"] != size * _COMMITS * 4:
+                    raise DifferentFilesError(f"{name} counted {measured['files']} files in {size} tables.")
+                return measured
 
             return turn
 
@@ -94,10 +94,10 @@ def _expiry_turns(session: Session, base: FrozenTable) -> dict[str, Turn]:
         def turn() -> Mapping[str, float]:
             base.thaw(_EXPIRED[name])
             what = {"lake": session.lake.settings, "table": _EXPIRED[name], "keep": _KEPT}
-            answer = session.contender(name).call("expire", **what)
+            measured = session.contender(name).call("expire", **what)
             if (left := len(session.lake.table(_EXPIRED[name]).snapshots())) != _KEPT:
                 raise DifferentFilesError(f"{name} left {left} snapshots of {_KEPT}.")
-            return answer
+            return measured
 
         return turn
 

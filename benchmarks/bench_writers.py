@@ -50,10 +50,10 @@ def _turns(session: Session, writers: int) -> dict[str, Turn]:
             session.lake.drop(table)
             session.contender(OURS).call("create", lake=session.lake.settings, table=table, partitioned=False)
             what = {"lake": session.lake.settings, "table": table, "writers": writers, "each": session.size(_EACH, 2)}
-            answer = session.contender(name).call("write_together", **what)
-            committed = set(answer["committed"])
+            measured = session.contender(name).call("write_together", **what)
+            committed = set(measured["committed"])
             return {
-                "seconds": answer["seconds"],
+                "seconds": measured["seconds"],
                 "committed": len(committed),
                 "lost": _lost(session, table, committed),
             }

@@ -64,8 +64,8 @@ class Contender:
             with self._log.open(errors="replace") as log:
                 last = "".join(deque(log, maxlen=_SHOWN_LINES))
             raise ContenderFailedError(f"{self.name} failed in {operation}:\n{last}")
-        answer: Mapping[str, Any] = json.loads(line)
-        return answer
+        response: Mapping[str, Any] = json.loads(line)
+        return response
 
     def close(self) -> None:
         """Stop the worker, which exits at the end of its input."""

@@ -149,8 +149,8 @@ def _only(turns: Mapping[str, Turn], measured: Mapping[str, str]) -> dict[str, T
 
     def cut(turn: Turn) -> Turn:
         def short() -> Mapping[str, float]:
-            answer = turn()
-            return {name: answer[name] for name in measured}
+            values = turn()
+            return {name: values[name] for name in measured}
 
         return short
 

@@ -46,7 +46,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(autouse=True)
-def _nobody_elses_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _isolated_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a .pyiceberg.yaml nor a FLOE_ variable of the person running the tests matters."""
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     monkeypatch.setenv("FLOE_HOME", str(tmp_path / "floe"))
@@ -82,7 +82,7 @@ def manager(lake: Lake) -> IcebergTableManager:
 
 @pytest.fixture
 def recorder() -> SpanRecorder:
-    """Spans of whoever is given its tracer."""
+    """Records the spans of its tracer."""
     return SpanRecorder()
 
 

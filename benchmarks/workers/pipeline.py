@@ -104,8 +104,8 @@ class Pipeline:
         def reader(rows: pa.Table) -> None:
             loaded.append(rows)
 
-        answer = self._run([upstream, reader], selection=[reader], **run)
-        return {**answer, "rows": loaded[0].num_rows, "columns": loaded[0].num_columns}
+        measured = self._run([upstream, reader], selection=[reader], **run)
+        return {**measured, "rows": loaded[0].num_rows, "columns": loaded[0].num_columns}
 
     def _daily(self, table: str, make: Callable[[AssetExecutionContext], Any]) -> AssetsDefinition:
         @asset(

@@ -16,13 +16,13 @@ Operation = Callable[..., Mapping[str, Any]]
 
 def serve(operations: Mapping[str, Operation]) -> None:
     """Serve requests until the end of input; a failed operation ends the worker."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    responses = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     # Other output, of Dagster or a JVM, must not be taken for a response.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:
         request = json.loads(line)
         # Garbage of this operation must not count for the next one.
         gc.collect()
-        answer = operations[request["operation"]](**request["arguments"])
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        result = operations[request["operation"]](**request["arguments"])
+        responses.write(json.dumps(result) + "\n")
+        responses.flush()

@@ -68,8 +68,8 @@ def read_partition(
         scan = catalog.load_table(("bench", table)).scan(row_filter=where, selected_fields=tuple(columns or ("*",)))
         found.append(scan.to_arrow())
 
-    answer = _in_a_run(table, number, read)
-    return {**answer, "rows": found[0].num_rows, "columns": found[0].num_columns}
+    measured = _in_a_run(table, number, read)
+    return {**measured, "rows": found[0].num_rows, "columns": found[0].num_columns}
 
 
 def upsert(lake: Mapping[str, str], table: str, ids: list[int], days: int) -> Mapping[str, Any]:

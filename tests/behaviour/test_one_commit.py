@@ -58,7 +58,7 @@ def test_replacing_a_partition(warehouse: Warehouse) -> None:
     assert versions(warehouse) == {"arrow": (2, 2), "spark": (3, 2)}[warehouse.engine]
 
 
-def test_replacing_rows_of_files_that_straddle_the_partition(warehouse: Warehouse) -> None:
+def test_replacing_rows_of_files_that_partially_match_the_partition(warehouse: Warehouse) -> None:
     both_days = rows_at(NOON, NOON + timedelta(days=1))
     settings: Any = {"partition_spec": [], "rows_outside_partition": "allow"}
     warehouse.run(daily_events(warehouse, both_days, **settings), "2024-01-01")

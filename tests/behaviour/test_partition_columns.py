@@ -1,4 +1,4 @@
-"""The column that holds a partition may be of any type that can tell partitions apart."""
+"""The column that holds a partition may be of any type that can distinguish partitions."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -60,7 +60,7 @@ def test_a_key_selects_the_value_it_spells(
 
 
 def test_a_key_selects_the_uuid_it_spells(warehouse: Warehouse) -> None:
-    """In a table that has such a column; docs/engines.md says who makes one."""
+    """In a table that has such a column; docs/engines.md says which engine makes one."""
     warehouse.manager.create_namespace("public")
     warehouse.manager.create_table("public.events", pa.schema([("by", pa.uuid()), ("run", pa.int64())]))
     first, second = map(UUID, IDS)
@@ -72,7 +72,7 @@ def test_a_key_selects_the_uuid_it_spells(warehouse: Warehouse) -> None:
     assert dict(warehouse.rows("events")) == {first: 2, second: 1}
 
 
-MOMENTS = {
+TIMESTAMPS = {
     "date": (pa.date32(), [date(2024, 1, 2)]),
     "timestamp": (pa.timestamp("us"), [datetime(2024, 1, 2), datetime(2024, 1, 2, 23, 59, 59, 999999)]),  # noqa: DTZ001
     "timestamptz": (
@@ -85,7 +85,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize(("arrow_type", "timestamps"), MOMENTS.values(), ids=MOMENTS.keys())
+@pytest.mark.parametrize(("arrow_type", "timestamps"), TIMESTAMPS.values(), ids=TIMESTAMPS.keys())
 def test_a_day_selects_the_timestamps_within_it(
     warehouse: Warehouse, arrow_type: pa.DataType, timestamps: Sequence[Any]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Every kind of Dagster partition: a re-run replaces its own rows and nobody else's."""
+"""Every kind of Dagster partition: a re-run replaces its own rows and no others."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -54,13 +54,13 @@ def test_a_retry_is_another_trace_and_finds_the_snapshot_of_the_first(
 
     warehouse.run(two_tables(warehouse, [], write_mode="append"))
 
-    recorded = [tree.attributes for tree in recorder.named("iceberg.handle_output")]
-    assert [(span["dagster.asset_key"], span["deduplicated"]) for span in recorded] == [
+    spans = [tree.attributes for tree in recorder.named("iceberg.handle_output")]
+    assert [(span["dagster.asset_key"], span["deduplicated"]) for span in spans] == [
         ("left", False),
         ("left", True),
         ("right", False),
     ]
-    assert recorded[0]["snapshot.id"] == recorded[1]["snapshot.id"]
+    assert spans[0]["snapshot.id"] == spans[1]["snapshot.id"]
     assert numbers.changed("iceberg.writes.deduplicated") == {(warehouse.engine, "public.left"): 1}
     assert len(recorder.trace_ids()) == 3
 

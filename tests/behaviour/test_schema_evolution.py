@@ -34,7 +34,7 @@ def run_all(warehouse: Warehouse, frames: Sequence[pa.Table], **settings: Any) -
 
 
 def make_table(warehouse: Warehouse, *columns: pa.Field) -> None:
-    """The table as someone else made it, with columns that may be required."""
+    """The table as another program made it, with columns that may be required."""
     warehouse.manager.create_namespace("public")
     warehouse.manager.create_table("public.items", pa.schema(columns))
 

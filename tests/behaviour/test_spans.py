@@ -15,7 +15,7 @@ from floe_dagster_iceberg.models import snapshot_properties
 
 REGIONS = StaticPartitionsDefinition(["eu", "us"])
 OF_TABLE = {"catalog.name": "floe", "table.identifier": "public.sales", "namespace": "public"}
-# They answer from definitions and touch no table.
+# They are computed from definitions and touch no table.
 SILENT = {"engines", "get_table_identifier", "table_of"}
 
 
@@ -199,13 +199,13 @@ def test_an_input_without_a_table_leaves_its_spans(warehouse: Warehouse, recorde
     result = warehouse.run([sales(warehouse), report], "eu", selection=[report], raise_on_error=False)
 
     run = of_run(result, "report")
-    recorded = {"operation": "load_table", "engine": "pyiceberg", **OF_TABLE, **run}
+    loading = {"operation": "load_table", "engine": "pyiceberg", **OF_TABLE, **run}
     assert recorder.trees() == [
         SpanTree(
             "iceberg.load_input",
             {"operation": "load_input", "engine": warehouse.engine, **OF_TABLE, **run},
             error="NoSuchTableError",
-            children=[SpanTree("iceberg.load_table", recorded, error="NoSuchTableError")],
+            children=[SpanTree("iceberg.load_table", loading, error="NoSuchTableError")],
         )
     ]
 

@@ -44,8 +44,8 @@ def load(folder: Path, *modules: str) -> dict[str, Any]:
         env={"PYTHONPATH": str(ROOT), "HOME": str(folder)},
     )
     assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 @pytest.mark.requirement("D9", "S2-E1")

@@ -41,7 +41,7 @@ Call = Callable[[IcebergTableManager], object]
 
 @dataclass(frozen=True)
 class Expected:
-    """A call, and what its span tells: of its arguments, then of its result.
+    """A call and its span's attributes: first those of its arguments, then those of its result.
 
     Attributes:
         call: The call.
@@ -177,7 +177,7 @@ def test_each_operation_that_succeeds_leaves_its_span(
 
     known = {"catalog.name": "floe"}
     commit = SpanTree("iceberg.commit", {"operation": "commit", "commit.attempts": 1, **OF_TABLE, **known})
-    recorded = {
+    attributes = {
         "operation": operation_of(method),
         "engine": "pyiceberg",
         **known,
@@ -185,11 +185,11 @@ def test_each_operation_that_succeeds_leaves_its_span(
         **expected.result,
     }
     assert recorder.trees() == [
-        SpanTree(f"iceberg.{operation_of(method)}", recorded, children=[commit] if expected.commits else [])
+        SpanTree(f"iceberg.{operation_of(method)}", attributes, children=[commit] if expected.commits else [])
     ]
 
 
-# What these need to know, only a catalog that answers could tell.
+# The usual calls of these look something up in the catalog first.
 WITHOUT_ASKING_BEFORE: dict[str, Call] = {
     "register_table": lambda m: m.register_table("bronze.other", "file:///nowhere/metadata.json"),
     "rollback_to_snapshot": lambda m: m.rollback_to_snapshot(TABLE, 1),
@@ -197,7 +197,7 @@ WITHOUT_ASKING_BEFORE: dict[str, Call] = {
 
 
 class Unreachable:
-    """A catalog plugin that nobody can reach."""
+    """A catalog plugin that cannot connect."""
 
     name = "unreachable"
 
@@ -217,5 +217,7 @@ def test_each_operation_that_fails_leaves_its_span(recorder: SpanRecorder, metho
     failed = {"error": "CatalogConnectionError"}
     known = {"catalog.name": "unreachable", "engine": "pyiceberg"}
     connecting = SpanTree("iceberg.connect_catalog", {"operation": "connect_catalog", **known}, **failed)
-    recorded = {"operation": operation_of(method), **known, **expected.subject}
-    assert recorder.trees() == [SpanTree(f"iceberg.{operation_of(method)}", recorded, **failed, children=[connecting])]
+    attributes = {"operation": operation_of(method), **known, **expected.subject}
+    assert recorder.trees() == [
+        SpanTree(f"iceberg.{operation_of(method)}", attributes, **failed, children=[connecting])
+    ]

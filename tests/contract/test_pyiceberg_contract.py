@@ -244,7 +244,7 @@ def test_a_parquet_writer_shows_its_stream_and_takes_settings_until_it_gets_rows
     assert "self._writer: pq.ParquetWriter | None = None" in source
 
 
-def test_what_we_mend_is_still_broken() -> None:
+def test_the_pyiceberg_bugs_we_work_around_are_still_there() -> None:
     projection = pyiceberg_arrow.ArrowProjectionVisitor
     assert "mask" not in inspect.getsource(projection.list), "remove _NullSafeProjection.list"
     assert "mask" not in inspect.getsource(projection.map), "remove _NullSafeProjection.map"

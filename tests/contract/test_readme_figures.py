@@ -11,7 +11,7 @@ from benchmarks.results import Result
 ROOT = Path(__file__).parents[2]
 OURS, NEW, PEER, SPARK = "ours", "ours, new process", "peer", "Spark by hand"
 RAW, RAW_NEW = "raw PyIceberg", "raw PyIceberg, new process"
-# By the beginning of the row: which benchmark, curve, unit and size; who is in which column.
+# By the beginning of the row: which benchmark, curve, unit and size; which contender is in which column.
 ROWS = {
     "Replace a day (1,000 rows)": ("write_partition", "1,000 rows", "s", 10, (NEW, RAW, PEER, None)),
     "The same, with 2,000 days": ("write_partition", "1,000 rows", "s", 2000, (NEW, RAW, PEER, None)),

@@ -1,4 +1,4 @@
-"""The marks on our tests and the rows of the requirements tell the same story."""
+"""The requirement marks on our tests match the rows of the requirements."""
 
 import gc
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_marks_are_found_on_functions_modules_and_parameters(tmp_path: Path) -> 
     assert "tests/test_some.py:3" in {naming.place for naming in requirement_rows.namings(tests)}
 
 
-def test_an_unknown_row_is_reported_with_its_place_and_its_neighbours() -> None:
+def test_an_unknown_row_is_reported_with_its_place_and_similar_ids() -> None:
     named = [requirement_rows.Naming("S2-FR-0016", "tests/test_some.py:3")]
 
     assert requirement_rows.unknown_rows(named, ["S2-FR-016", "D1"]) == [

@@ -132,7 +132,7 @@ def test_a_dropped_table_is_gone_and_a_new_one_of_its_name_is_new(quick: FloeSql
     assert quick.load_table("bronze.t").metadata.table_uuid != first
 
 
-def test_what_a_holder_of_a_table_changes_for_himself_is_nobody_elses(quick: FloeSqlCatalog, lake: Lake) -> None:
+def test_changes_to_a_loaded_tables_metadata_are_not_shared(quick: FloeSqlCatalog, lake: Lake) -> None:
     lake.table("bronze.t").append(ONE_ROW)
     for _ in range(2):
         quick.load_table("bronze.t").metadata.properties["mine"] = "yes"

@@ -12,7 +12,7 @@ import pytest
 from dagster_page import DagsterPage
 from demo_folder import ROOT, DemoFolder
 from playwright.sync_api import Browser, expect, sync_playwright
-from support.processes import answers, free_port, running, wait_until
+from support.processes import free_port, is_listening, running, wait_until
 
 HERE = Path(__file__).parent
 PATIENCE = 90_000
@@ -38,14 +38,14 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoFolder:
 
 @pytest.fixture(scope="session")
 def address(demo: DemoFolder) -> Iterator[str]:
-    """Where webserver and daemon answer, as `make ui` starts them."""
+    """The address of webserver and daemon, as `make ui` starts them."""
     artifacts = demo.path / "artifacts.json"
     orchestrator = {"type": "dagster", "config": {"maintenance": EVERY_MINUTE}}
     artifacts.write_text(json.dumps({"plugins": {"catalog": {"type": "sql"}, "orchestrator": orchestrator}}))
     port, dagster = free_port(), str(Path(sys.executable).with_name("dagster"))
     command = [dagster, "dev", "-w", str(ROOT / "workspace.yaml"), "-h", "127.0.0.1", "-p", str(port)]
     with running(command, demo.path / "ui.log", {**demo.environment, "FLOE_ARTIFACTS": str(artifacts)}):
-        wait_until(lambda: answers(port), seconds=180, what="dagster dev")
+        wait_until(lambda: is_listening(port), seconds=180, what="dagster dev")
         _skip_the_welcome(f"http://127.0.0.1:{port}")
         yield f"http://127.0.0.1:{port}"
 

@@ -38,7 +38,7 @@ class DemoFolder:
         return printed_by(command, cwd=self.path, environment={**os.environ, **self.environment})
 
     def pointers(self, *namespaces: str) -> dict[tuple[str, str], str]:
-        """The current metadata file of each table: unchanged means that nobody committed anything."""
+        """The current metadata file of each table: unchanged means that nothing was committed."""
         with closing(sqlite3.connect(self.path / ".floe" / "catalog.db")) as catalog:
             rows = catalog.execute("select table_namespace, table_name, metadata_location from iceberg_tables")
             return {(namespace, name): file for namespace, name, file in rows if namespace in namespaces}

@@ -1,4 +1,4 @@
-"""The demo in the Dagster UI, as somebody sees it who looks around for the first time."""
+"""The demo in the Dagster UI, as a first-time visitor sees it."""
 
 import pytest
 from dagster_page import DagsterPage
@@ -54,7 +54,7 @@ def test_checks_of_the_data_and_of_the_tables_health_have_passed(page: DagsterPa
 
 
 @pytest.mark.requirement("D6")
-def test_a_maintenance_run_tells_what_became_of_each_table(page: DagsterPage) -> None:
+def test_a_maintenance_run_shows_the_outcome_of_each_table(page: DagsterPage) -> None:
     page.tab.set_viewport_size({"width": 1500, "height": 1000})
     page.open("/assets/iceberg_maintenance/compaction")
     page.sees("[Show Markdown]").click()

@@ -41,6 +41,6 @@ def polaris_servers(servers: Servers) -> Iterator[PolarisLake]:
 
 @pytest.fixture
 def polaris(polaris_servers: PolarisLake) -> Iterator[PolarisLake]:
-    """An empty catalog behind the gateway, whose storage lends keys."""
+    """An empty catalog behind the gateway, whose storage vends keys."""
     with polaris_servers.fresh() as lake:
         yield lake

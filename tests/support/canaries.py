@@ -29,19 +29,19 @@ class Canary:
     number: int = field(default_factory=lambda: uuid.uuid4().int % 10**15 + 10**15)
 
     def is_in(self, text: str | bytes) -> bool:
-        said = text.encode(errors="replace") if isinstance(text, str) else text
-        return self.word.encode() in said or str(self.number).encode() in said
+        content = text.encode(errors="replace") if isinstance(text, str) else text
+        return self.word.encode() in content or str(self.number).encode() in content
 
 
 @dataclass
-class CliError:
-    """What was said while somebody listened, by the place where it was said.
+class CapturedOutput:
+    """Everything that was output during a test, by where it went.
 
     Attributes:
-        folder: All files below it count, too.
-        log: What our own loggers were told.
+        folder: All files below it are searched, too.
+        log: The records of our own loggers.
         spans: All spans.
-        others: Whatever else was said.
+        others: Any other output, by name.
     """
 
     folder: Path
@@ -66,13 +66,13 @@ class CliError:
         ]
 
     def overlook(self, text: str) -> None:
-        """Take no notice of a text that somebody else wrote down, where it stands in full."""
+        """Ignore a text that another program wrote, where it appears in full."""
         self._overlooked = text
 
     def add_error(self, what: str, error: BaseException) -> None:
         """Everything that an error shows of itself and of what it came from."""
-        recorded = [*traceback.format_exception(error), repr(error), repr(error.args), repr(vars(error))]
-        self.others[what] = "\n".join(recorded)
+        texts = [*traceback.format_exception(error), repr(error), repr(error.args), repr(vars(error))]
+        self.others[what] = "\n".join(texts)
 
     def _without_overlooked(self, text: str | bytes) -> str | bytes:
         if self._overlooked is None:
@@ -83,17 +83,17 @@ class CliError:
 
 
 @contextmanager
-def listening(folder: Path) -> Iterator[CliError]:
-    """Hear our own loggers at every level; files below the folder are read when it is asked what was told."""
-    recorded = CliError(folder)
-    handler = logging.StreamHandler(recorded.log)
+def capture_output(folder: Path) -> Iterator[CapturedOutput]:
+    """Capture our own loggers at every level; files below the folder are read when the places are listed."""
+    outputs = CapturedOutput(folder)
+    handler = logging.StreamHandler(outputs.log)
     loggers = [logging.getLogger(name) for name in _OWN_LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
     try:
-        yield recorded
+        yield outputs
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.removeHandler(handler)
@@ -135,6 +135,6 @@ def _inflated(value: bytes) -> bytes:
 
 
 def _around(text: str | bytes, canary: Canary) -> str:
-    said = text if isinstance(text, str) else text.decode(errors="replace")
-    at = next(at for at in (said.find(canary.word), said.find(str(canary.number))) if at >= 0)
-    return said[max(0, at - 300) : at + 200]
+    content = text if isinstance(text, str) else text.decode(errors="replace")
+    at = next(at for at in (content.find(canary.word), content.find(str(canary.number))) if at >= 0)
+    return content[max(0, at - 300) : at + 200]

@@ -67,10 +67,12 @@ class CommandLine:
         finally:
             catalog.close()
 
-    def run(self, *arguments: str, answer: str | None = None, exit_code: int = 0, columns: int | None = None) -> Result:
+    def run(
+        self, *arguments: str, confirmation: str | None = None, exit_code: int = 0, columns: int | None = None
+    ) -> Result:
         """Run a command; its exit code must be as expected, and it must not end in a traceback."""
         environment = {"FLOE_ARTIFACTS": str(self.artifacts), "COLUMNS": None if columns is None else str(columns)}
-        result = CliRunner().invoke(main, arguments, input=answer, env=environment)
+        result = CliRunner().invoke(main, arguments, input=confirmation, env=environment)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == exit_code, result.output

@@ -1,4 +1,4 @@
-"""A FileIO on real files that fails when told to; a catalog uses it when it has the properties `FAULTY_IO`."""
+"""A FileIO on real files that fails on request; a catalog uses it when it has the properties `FAULTY_IO`."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from support.lake import NAMESPACE, Lake
 from support.place import Place
 
 FAULTY_IO = {"py-io-impl": "support.faulty_io.FaultyFileIO"}
-Timestamp = Literal["create", "write", "delete"]
+Stage = Literal["create", "write", "delete"]
 
 
 def disk_full() -> OSError:
@@ -31,12 +31,12 @@ class Fault:
 
     pattern: str
     error: Callable[[], BaseException]
-    at: Timestamp = "create"
+    at: Stage = "create"
     kth: int = 1
     seen: set[str] = field(default_factory=set)
 
-    def strike(self, location: str, timestamp: Timestamp) -> None:
-        if timestamp == self.at and fnmatch(location, self.pattern):
+    def strike(self, location: str, stage: Stage) -> None:
+        if stage == self.at and fnmatch(location, self.pattern):
             self.seen.add(location)
             if len(self.seen) >= self.kth:
                 raise self.error()
@@ -47,7 +47,7 @@ FAULTS: list[Fault] = []
 
 @contextmanager
 def failing(
-    pattern: str, error: Callable[[], BaseException] = disk_full, *, at: Timestamp = "create", kth: int = 1
+    pattern: str, error: Callable[[], BaseException] = disk_full, *, at: Stage = "create", kth: int = 1
 ) -> Iterator[Fault]:
     """Let a fault loose for a while."""
     fault = Fault(pattern, error, at, kth)
@@ -66,9 +66,9 @@ def faulty_lake(place: Place) -> Iterator[Lake]:
         yield Lake(place, catalog)
 
 
-def _strike(location: str, timestamp: Timestamp) -> None:
+def _strike(location: str, stage: Stage) -> None:
     for fault in FAULTS:
-        fault.strike(location, timestamp)
+        fault.strike(location, stage)
 
 
 class _Stream:

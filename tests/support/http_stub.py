@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks enough of Iceberg's REST protocol, and fails as it is reported.
+"""A real HTTP server that speaks enough of Iceberg's REST protocol, and fails on request.
 
 Tables are kept by a real PyIceberg SQL catalog behind it, so commits, conflicts and
 requirements behave as they do elsewhere. `fail` makes the next matching requests end as
@@ -118,7 +118,7 @@ class RestStub(FaultPlan):
 class _Handler(FaultyHandler):
     stub: RestStub
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         seen = Seen(self.command, self.path, {key.lower(): value for key, value in self.headers.items()}, body)
         fault = self.stub.next_fault(seen)
@@ -132,7 +132,7 @@ class _Handler(FaultyHandler):
         else:
             self.reply(fault.status, fault.body.encode(), {**JSON, **fault.headers})
 
-    do_GET = do_POST = do_HEAD = do_DELETE = _answer  # noqa: N815 - the names http.server calls
+    do_GET = do_POST = do_HEAD = do_DELETE = _respond  # noqa: N815 - the names http.server calls
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def running_stub(folder: Path) -> Iterator[RestStub]:
 
 @contextmanager
 def refused_url() -> Iterator[str]:
-    """An address where nobody listens: the port is taken, and never accepts."""
+    """An address that refuses connections: the port is taken, and never accepts."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"

@@ -62,7 +62,7 @@ def _take(name: str) -> str:
 
 
 class FaultyCatalog(SqlCatalog):
-    """A real catalog whose answers get lost, or that goes away, before or after a commit."""
+    """A real catalog whose responses get lost, or that goes away, before or after a commit."""
 
     def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
         kind, _, when = _take("faults.json").partition(" ")
@@ -84,7 +84,7 @@ class FaultyCatalog(SqlCatalog):
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "gone":
             (lake() / "gone").touch()
-        raise CommitStateUnknownException("the answer got lost")
+        raise CommitStateUnknownException("the response got lost")
 
 
 @multi_asset(

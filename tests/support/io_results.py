@@ -1,4 +1,4 @@
-"""What a run tells: the metadata it shows, the reason why it failed."""
+"""The results of a run: its metadata, or the reason why it failed."""
 
 from typing import Any
 

@@ -28,7 +28,7 @@ LEFT_OUT = (
     LeftOut(
         f"{_MANAGER}catalog.py::test_a_corrupt_metadata_file",
         SERVED,
-        "the server reads the file itself, twenty times over minutes, before it answers",
+        "the server reads the file itself, twenty times over minutes, before it responds",
     ),
     LeftOut(
         f"{_MANAGER}faults.py::test_a_full_disk_leaves_the_table_and_the_warehouse_as_they_were[metadata-",
@@ -67,20 +67,20 @@ def print_what_did_not_run(reporter: pytest.TerminalReporter, config: pytest.Con
 
 def print_figures(reporter: pytest.TerminalReporter) -> None:
     """What tests that count something have counted; under xdist they cannot print it themselves."""
-    recorded = [
+    lines = [
         f"{report.nodeid.partition('::test_')[2].partition('_whose')[0]}: {figures}"
         for report in reporter.getreports("passed")
         for name, figures in report.user_properties
         if name == FIGURES
     ]
-    if recorded:
+    if lines:
         reporter.section("figures")
-    for line in recorded:
+    for line in lines:
         reporter.line(line)
 
 
 def skip_unless_ci(missing: ServerMissing) -> NoReturn:
-    """A person may lack a server, and is reported so in the closing lines; continuous integration may not."""
+    """Skip where a server is missing, with a note in the closing lines; continuous integration must have all."""
     if os.environ.get("CI", "").lower() in ("1", "true"):
         raise missing
     pytest.skip(str(missing))

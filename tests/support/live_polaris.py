@@ -1,4 +1,4 @@
-"""A Polaris server that somebody runs, given by the environment; without one, the gateway stands in for it."""
+"""A running Polaris server, given by the environment; without one, the gateway stands in for it."""
 
 import json
 import os
@@ -14,7 +14,7 @@ def live_polaris() -> IcebergResource | None:
 
     `FLOE_TEST_POLARIS_URI` is its address (`http://…/api/catalog`), `…_WAREHOUSE` the name of a catalog in it,
     `…_CLIENT_ID` and `…_CLIENT_SECRET` a principal that may create namespaces and tables there. `…_SCOPE` is
-    PRINCIPAL_ROLE:ALL if not given. `…_STORAGE` holds settings of our s3 storage as JSON where the server lends
+    PRINCIPAL_ROLE:ALL if not given. `…_STORAGE` holds settings of our s3 storage as JSON where the server vends
     no keys, or where its endpoint has another name from here; `{}` if not given.
     """
     if URI not in os.environ:

@@ -1,4 +1,4 @@
-"""Every way in which the answer to a commit gets lost, tried often; what became of it is counted in the table."""
+"""Every way in which the response to a commit gets lost, tried often; what became of it is counted in the table."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class Figures:
 
 
 def try_often(gateway: Gateway, form: str, trials: int, write: Write) -> Figures:
-    """Write number after number; the answer to the first commit of each is lost in that form.
+    """Write number after number; the response to the first commit of each is lost in that form.
 
     A write that fails with an error that may be retried is run again, as a scheduler would.
     """

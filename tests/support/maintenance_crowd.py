@@ -19,7 +19,7 @@ FIRST_DAY = date(2024, 1, 1)
 
 
 class Crowd:
-    """Four writers that append and one that replaces a partition, until told to stop."""
+    """Four writers that append and one that replaces a partition, until stopped."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._stop = folder, threading.Event()
@@ -87,7 +87,7 @@ class Crowd:
 
 
 def patient(folder: Path) -> IcebergTableManager:
-    """A writer of its own process, as far as the catalog can tell, that never gives up."""
+    """A writer that looks like another process to the catalog and never gives up."""
     return IcebergTableManager(
         open_catalog(folder), config=IcebergTableManagerConfig(max_commit_retries=10, retry_base_delay_seconds=0.2)
     )

@@ -1,4 +1,4 @@
-"""Tables in need of maintenance, and a look at them that does not trust who maintained them."""
+"""Tables in need of maintenance, and a look at them that does not trust the maintenance."""
 
 import hashlib
 import os
@@ -119,7 +119,7 @@ def files_per_partition(table: Table) -> dict[str, int]:
 
 
 def later(delta: timedelta) -> datetime:
-    """A timestamp that far in the future."""
+    """The time that far in the future."""
     return datetime.now(UTC) + delta
 
 

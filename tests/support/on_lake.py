@@ -101,7 +101,7 @@ def main() -> int:
     if kind not in LAKES or not command:
         sys.stderr.write(f"Usage: python -m support.on_lake {'|'.join(LAKES)} COMMAND. LAKE={kind} is not known.\n")
         return 2
-    # Whoever ends us ends the command, and then the servers.
+    # SIGTERM ends the command first, and then the servers.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     home = Path(".floe", "lakes", kind).absolute()
     shutil.rmtree(home, ignore_errors=True)

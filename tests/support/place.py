@@ -127,7 +127,7 @@ def _behind_gateway(servers: Servers) -> Place:
 
 def _clear(servers: Servers) -> None:
     servers.s3.empty(BUCKET)
-    # DELETE waits for nobody; TRUNCATE would for a connection that somebody forgot.
+    # DELETE never waits; TRUNCATE would wait for a connection that was left open.
     known = {name for (name,) in servers.database.execute("SELECT tablename FROM pg_tables")}
     for table in SCHEMA_OF_SQL_CATALOG:
         if table in known:

@@ -32,7 +32,7 @@ class PolarisLake:
     def on(cls, servers: Servers) -> "Iterator[PolarisLake]":
         """Before the servers of this process, for the length of the block."""
         s3, rest = servers.s3, servers.rest_catalog
-        with S3Proxy.start(s3) as storage, Gateway.start(rest.uri, lend=storage.lend) as gateway:
+        with S3Proxy.start(s3) as storage, Gateway.start(rest.uri, vend=storage.vend) as gateway:
             yield cls(s3, storage, rest, gateway)
 
     @contextmanager
@@ -46,7 +46,7 @@ class PolarisLake:
         self.storage.lifetime_seconds = 3600.0
         gateway = self.gateway
         gateway.recover()
-        gateway.lend, gateway.lends_in_config, gateway.purge_allowed = self.storage.lend, True, False
+        gateway.vend, gateway.vends_in_config, gateway.purge_allowed = self.storage.vend, True, False
         gateway.renews, gateway.overrides, gateway.table_config = True, {}, {}
         gateway.tokens.lifetime_seconds = 3600.0
 
@@ -72,7 +72,7 @@ class PolarisLake:
         return {**known, **given}
 
     def own_keys(self) -> dict[str, str]:
-        """Settings of the storage for who has keys, and goes to the server itself."""
+        """Settings of the storage for clients that have keys and use the server directly."""
         keys = {"access_key_id": self.s3.access_key_id, "secret_access_key": self.s3.secret_access_key}
         return self.storage_settings(endpoint=self.s3.endpoint, **keys)
 

@@ -15,20 +15,20 @@ LONGEST_SECONDS = 900
 
 
 def free_port() -> int:
-    """A port nobody listens on right now."""
+    """A port that is free right now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
-def answers(port: int) -> bool:
-    """Whether somebody listens on a port of this machine."""
+def is_listening(port: int) -> bool:
+    """Whether a port of this machine accepts connections."""
     with socket.socket() as client:
         client.settimeout(1)
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def serves(url: str) -> bool:
-    """Whether a server answers a request, with whatever."""
+    """Whether a server responds to a request, with whatever."""
     try:
         return requests.get(url, timeout=5).ok
     except requests.RequestException:

@@ -1,4 +1,4 @@
-"""A real catalog in which other clients act at the worst timestamps: right before a commit, and right after it."""
+"""A real catalog in which other clients act at the worst times: right before a commit, and right after it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

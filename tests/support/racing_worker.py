@@ -62,7 +62,7 @@ def _rows(worker: int, *ids: int) -> pa.Table:
 
 
 def _wait_for_all(folder: Path, crew: int, mark: str) -> None:
-    """Not every process starts at once; the race begins when everybody is there."""
+    """Not every process starts at once; the race begins when all of them are there."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     (folder / f"ready-{mark}").touch()
     while len(list(folder.glob(f"ready-{mark.partition('-')[0]}-*"))) < crew:

@@ -1,4 +1,4 @@
-"""A pod's file system on this machine: everything is read-only but one folder, and the user is nobody special.
+"""A pod's file system on this machine: everything is read-only but one folder, and the user has no privileges.
 
 Devices stay as they are, the shared memory of /dev/shm among them: pods have it, too.
 
@@ -38,7 +38,7 @@ exec "$@"
 
 @contextmanager
 def folder_for_all() -> Iterator[Path]:
-    """A folder that another user may enter; pytest's are for who runs it."""
+    """A folder that another user may enter; pytest's are for the user that runs it."""
     with tempfile.TemporaryDirectory(prefix="floe-pod-") as name:
         folder = Path(name)
         folder.chmod(0o755)

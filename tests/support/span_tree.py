@@ -96,8 +96,8 @@ def _tree(span: ReadableSpan) -> SpanTree:
         assert span.events == ()
         return SpanTree(span.name, attributes)
     (event,) = span.events
-    recorded = dict(event.attributes or {})
+    exception = dict(event.attributes or {})
     assert event.name == "exception"
-    assert recorded == {"exception.type": attributes.pop("error.type"), "exception.message": span.status.description}
+    assert exception == {"exception.type": attributes.pop("error.type"), "exception.message": span.status.description}
     assert span.status.description
-    return SpanTree(span.name, attributes, error=str(recorded["exception.type"]))
+    return SpanTree(span.name, attributes, error=str(exception["exception.type"]))

@@ -22,8 +22,8 @@ class SparkCluster:
     web_port: int
 
     def status(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}/json/", timeout=10) as answer:
-            status: dict[str, Any] = json.load(answer)
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}/json/", timeout=10) as response:
+            status: dict[str, Any] = json.load(response)
         return status
 
     def has_workers(self, count: int) -> bool:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
-from support.processes import answers, free_port, running, wait_until
+from support.processes import free_port, is_listening, running, wait_until
 
 from floe_dagster_iceberg.spark.environment import jar_conf
 
@@ -35,5 +35,5 @@ def spark_connect_server(folder: Path) -> Iterator[str]:
     ]
     environment = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(folder)}
     with running(command, folder / "connect.log", environment):
-        wait_until(lambda: answers(port), seconds=120, what="The Spark Connect server")
+        wait_until(lambda: is_listening(port), seconds=120, what="The Spark Connect server")
         yield f"sc://127.0.0.1:{port}"

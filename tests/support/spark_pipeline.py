@@ -73,12 +73,12 @@ class Visits(dg.Config):
 
 @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["eu", "us"]), metadata={"partition_expr": "region"})
 def visits(config: Visits, pyspark: IcebergSparkResource) -> DataFrame:
-    """Visits to a table that somebody else made, with all regions in one file and no NULL allowed."""
+    """Visits to a table made by another program, with all regions in one file and no NULL allowed."""
     return pyspark.spark_session.sql(f"SELECT * FROM VALUES {', '.join(config.rows)} AS t(region, id)")  # noqa: S608
 
 
 def run(folder: str, spark: dict[str, Any]) -> dict[str, Any]:
-    """The pipeline as part of somebody's trace."""
+    """The pipeline as part of a surrounding trace."""
     with TracerProvider().get_tracer("pipeline").start_as_current_span("pipeline") as span:
         return _run(folder, spark, trace_id=format_trace_id(span.get_span_context().trace_id))
 
@@ -156,8 +156,8 @@ def run_in_a_process(folder: Path, **spark: Any) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    answer: dict[str, Any] = json.loads(done.stdout.partition("ANSWER")[2])
-    return answer
+    result: dict[str, Any] = json.loads(done.stdout.partition("ANSWER")[2])
+    return result
 
 
 if __name__ == "__main__":

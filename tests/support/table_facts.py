@@ -51,7 +51,7 @@ def to_path(location: str) -> Path:
 
 
 def lose(location: str) -> None:
-    """Delete a file behind the back of everybody but the store that keeps it."""
+    """Delete a file in the store itself, without any catalog or client noticing."""
     to_path(location).unlink()
     if location.startswith("s3://"):
         forget_files()

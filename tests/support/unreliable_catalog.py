@@ -1,4 +1,4 @@
-"""A real catalog whose answers to commits can get lost, and before which others can commit."""
+"""A real catalog whose responses to commits can get lost, and before which others can commit."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ class UnreliableCatalog(Catalog):
         assert isinstance(catalog, cls)
         catalog.fates, catalog.commits, catalog.unreachable = [], 0, False
         catalog.meanwhile = catalog.late = lambda: None
-        catalog.lost = lambda: CommitStateUnknownException("no answer")
+        catalog.lost = lambda: CommitStateUnknownException("no response")
         return catalog
 
     def commit_table(self, table: Table, *arguments: Any) -> CommitTableResponse:
@@ -64,12 +64,12 @@ class UnreliableCatalog(Catalog):
 
     @contextmanager
     def away_after_commit(self) -> Iterator[None]:
-        """The answer to the next commit is lost, and then the catalog cannot be asked either."""
+        """The response to the next commit is lost, and then the catalog cannot be asked either."""
 
         def go_away() -> BaseException:
             self.unreachable = True
-            return CommitStateUnknownException("no answer")
+            return CommitStateUnknownException("no response")
 
-        answer, self.lost = self.lost, go_away
+        lost, self.lost = self.lost, go_away
         yield
-        self.lost, self.unreachable = answer, False
+        self.lost, self.unreachable = lost, False

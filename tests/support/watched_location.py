@@ -53,8 +53,8 @@ def main(how: str) -> None:
     """Run both assets, and say what became of it."""
     environment = dict(os.environ)
     success = run_in_this_process() if how == "in-process" else run_in_processes()
-    answer = {"success": success, "environment_kept": dict(os.environ) == environment, "early": loaded_too_early}
-    print(json.dumps(answer))  # noqa: T201 - the answer
+    result = {"success": success, "environment_kept": dict(os.environ) == environment, "early": loaded_too_early}
+    print(json.dumps(result))  # noqa: T201 - the result
 
 
 if __name__ == "__main__":

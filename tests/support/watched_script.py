@@ -22,16 +22,16 @@ def set_own_provider() -> Any:
 
 
 def main(endpoint: str, *, has_own: bool) -> None:
-    """Do it, and print the answer as the very last thing, after telemetry has been closed."""
-    answer: dict[str, Any] = {}
-    atexit.register(lambda: print(json.dumps(answer)))  # noqa: T201
+    """Do it, and print the result as the very last thing, after telemetry has been closed."""
+    result: dict[str, Any] = {}
+    atexit.register(lambda: print(json.dumps(result)))  # noqa: T201
     own = set_own_provider() if has_own else None
     prepare(TelemetrySettings(endpoint))
     with Telemetry().operation("load_table", {"table.identifier": "bronze.orders"}):
         pass
     flush()
-    answer["sdk_loaded"] = "opentelemetry.sdk.trace" in sys.modules
-    answer["own_spans"] = 0 if own is None else len(own.get_finished_spans())
+    result["sdk_loaded"] = "opentelemetry.sdk.trace" in sys.modules
+    result["own_spans"] = 0 if own is None else len(own.get_finished_spans())
 
 
 if __name__ == "__main__":

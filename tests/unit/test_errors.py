@@ -140,17 +140,17 @@ def test_only_what_may_pass_by_itself_is_retryable(error: FloeStorageError, kept
 def test_a_message_gives_the_arguments_that_matter_and_ends_a_sentence(
     error: FloeStorageError, kept: dict[str, Any]
 ) -> None:
-    said = [
+    values = [
         kept[name] for name in kept.keys() & {"reason", "namespace", "snapshot", "reference", "catalog", "guardrail"}
     ]
 
-    assert all(str(value) in str(error) for value in said)
+    assert all(str(value) in str(error) for value in values)
     assert str(error).endswith(".")
 
 
 @each_error
 def test_a_message_says_the_fact_and_then_the_remedy(error: FloeStorageError, kept: dict[str, Any]) -> None:
-    # Where the cause decides the remedy, whoever raises puts it into the reason.
+    # Where the cause decides the remedy, the code that raises puts it into the reason.
     remedy_is_in_the_reason = {
         errors.IncompatibleSchemaChangeError,
         errors.RollbackError,
@@ -168,12 +168,12 @@ def test_an_unknown_outcome_without_a_snapshot_id_still_reads_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [
         (errors.PluginNotFoundError("catalog", "x"), "Known: none."),
         (errors.PluginNotFoundError("catalog", "x", known=["sql", "rest"]), "Known: rest, sql."),
         (errors.SecretNotFoundError("env:TOKEN"), "looked in the environment"),
     ],
 )
-def test_a_look_up_that_failed_says_where_it_looked(error: FloeStorageError, said: str) -> None:
-    assert said in str(error)
+def test_a_look_up_that_failed_says_where_it_looked(error: FloeStorageError, expected: str) -> None:
+    assert expected in str(error)

@@ -1,4 +1,4 @@
-"""Who does an operation."""
+"""The choice of the engine for an operation."""
 
 import pytest
 
@@ -32,20 +32,20 @@ def test_the_engine_that_can_do_it_is_chosen(
 
 
 @pytest.mark.parametrize(
-    ("asked_for", "needs_spark", "said"),
+    ("asked_for", "needs_spark", "message"),
     [
         (AUTO, NEED, "3 equality delete files, which PyIceberg cannot do, and there is no Spark session. Configure"),
         (SPARK, None, "Engine 'spark' was asked for, and there is no Spark session. Configure"),
         (PYICEBERG, NEED, "3 equality delete files, which PyIceberg cannot do. Use engine 'auto' or 'spark'."),
     ],
 )
-def test_what_nobody_can_do_is_blocked_with_a_remedy(
-    asked_for: MaintenanceEngine, needs_spark: str | None, said: str
+def test_what_no_engine_can_do_is_blocked_with_a_remedy(
+    asked_for: MaintenanceEngine, needs_spark: str | None, message: str
 ) -> None:
     blocked_by = choose_engine(asked_for, needs_spark, has_spark=False).blocked_by
 
     assert blocked_by is not None
-    assert said in blocked_by
+    assert message in blocked_by
 
 
 @pytest.mark.parametrize(("version", "needs"), [(1, False), (2, False), (3, True)])

@@ -30,12 +30,12 @@ def metadata(*snapshots: Snapshot, **properties: str) -> TableMetadata:
 
 
 def snapshot(at: datetime, operation: Operation = Operation.REPLACE, **summary: str) -> Snapshot:
-    said = {key.replace("_", "-"): value for key, value in summary.items()}
+    properties = {key.replace("_", "-"): value for key, value in summary.items()}
     return Snapshot(
         snapshot_id=int(at.timestamp()),
         timestamp_ms=int(at.timestamp() * 1000),
         manifest_list="s3://b/t/list.avro",
-        summary=Summary(operation, **said),
+        summary=Summary(operation, **properties),
     )
 
 

@@ -12,7 +12,7 @@ CANARY = "canary-4711"
 
 
 @pytest.mark.requirement("S1-T054/61b/c")
-def test_a_write_appends_by_the_managers_strategy_unless_told_otherwise() -> None:
+def test_a_write_appends_with_the_managers_strategy_by_default() -> None:
     config = WriteConfig()
 
     assert (config.mode, config.commit_strategy, config.overwrite_filter) == (WriteMode.APPEND, None, None)

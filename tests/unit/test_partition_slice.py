@@ -79,9 +79,9 @@ def test_a_slice_is_reported_by_its_windows_and_keys() -> None:
     hour = TimeRange(column="ts", start=start, end=start.replace(hour=6))
     regions = KeySet(column="region", keys=("a", "b", "c", "d", "e"))
 
-    recorded = str(PartitionSlice(any_of=((day, regions),)))
+    text = str(PartitionSlice(any_of=((day, regions),)))
 
-    assert recorded == (
+    assert text == (
         "ts from 2024-01-01 to before 2024-01-02 in America/New_York and region is 'a' or 'b' or 'c' or one of 2 more"
     )
     assert str(hour) == "ts from 2024-01-01 05:00 to before 2024-01-01 06:00 in UTC"

@@ -98,7 +98,7 @@ def test_the_repeated_hour_is_two_partitions_next_to_each_other() -> None:
     assert windows(hours, "2024-11-03-01:00-0500", "2024-11-03-01:00") == [("11-03T05:00", "11-03T07:00")]
 
 
-def test_quarters_of_the_two_passes_of_an_hour_are_not_taken_for_neighbours() -> None:
+def test_quarters_of_the_two_passes_of_an_hour_are_not_taken_as_adjacent() -> None:
     quarters = cron("*/15 * * * *", NEW_YORK)
 
     assert windows(quarters, "2024-11-03-01:00", "2024-11-03-01:15-0500") == [

@@ -1,4 +1,4 @@
-"""Bounds and waits, measured on a clock that only moves when told."""
+"""Bounds and waits, measured on a clock that the test moves."""
 
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -21,7 +21,7 @@ POLICY = HttpPolicy(
 
 @dataclass
 class Wire(BaseAdapter):
-    """The end of the line: answers as listed, and takes as long as it is reported."""
+    """The end of the line: responds with the listed outcomes, each after the given time."""
 
     outcomes: list[int | Exception]
     seconds_each: float = 0
@@ -70,7 +70,7 @@ def test_waits_double_up_to_the_longest_and_jitter_is_added() -> None:
 
 
 @pytest.mark.requirement("S3-2")
-def test_the_last_answer_is_handed_on_when_attempts_are_used_up() -> None:
+def test_the_last_response_is_handed_on_when_attempts_are_used_up() -> None:
     wire = Wire([503] * 9)
     assert wire.ask().status_code == 503
     assert len(wire.timeouts) == 4

@@ -235,9 +235,9 @@ def test_a_field_is_reported_to_both_engines_in_their_words(row: Row) -> None:
     ("kind", "name"), [(kind, name) for kind, plugins in BUILT_INS.items() for name in plugins if name != "polaris"]
 )
 def test_no_field_is_missing_from_the_table_above(kind: Kind, name: str) -> None:
-    recorded = {row.field for row in ROWS if (row.kind, row.plugin) == (kind, name)}
+    listed = {row.field for row in ROWS if (row.kind, row.plugin) == (kind, name)}
     fields = set(BUILT_INS[kind][name].config_type.model_fields) - NOT_PROPERTIES
-    assert fields - recorded - ({"warehouse"} if kind == "storage" else set()) == set()
+    assert fields - listed - ({"warehouse"} if kind == "storage" else set()) == set()
 
 
 def test_polaris_says_what_rest_says_and_asks_for_its_roles() -> None:

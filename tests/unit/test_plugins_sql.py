@@ -79,7 +79,7 @@ def test_what_cannot_be_done_is_reported_in_our_errors(plugin: CatalogPlugin) ->
 
 
 @pytest.mark.requirement("S0-P4")
-def test_health_tells_a_working_catalog_from_a_broken_one(plugin: CatalogPlugin) -> None:
+def test_health_distinguishes_a_working_catalog_from_a_broken_one(plugin: CatalogPlugin) -> None:
     assert plugin.health_check().state == "healthy"
     broken = open_catalog_plugin("sql", {"uri": "postgresql://u:pw-canary@127.0.0.1:1/d", "connect_timeout_seconds": 1})
     status = broken.health_check()
@@ -122,7 +122,7 @@ def _as_disconnect(context: Any) -> None:
 
 @pytest.fixture
 def overtaken(tmp_path: Path) -> Iterator[list[str]]:
-    """Another process that does, a timestamp earlier, whatever statements the list names."""
+    """Another process that runs the listed statements just before ours."""
     statements: list[str] = []
 
     def overtake(_c: Any, _k: Any, statement: str, parameters: Any, _x: Any, _m: Any) -> None:
@@ -187,7 +187,7 @@ def test_many_processes_may_create_and_use_one_catalog_at_once(plugin: CatalogPl
         assert [worker.stdout and worker.stdout.readline() for worker in workers] == ["ready\n"] * PROCESSES
         for worker in workers:
             worker.stdin and worker.stdin.close()
-        said = [worker.stderr and worker.stderr.read() for worker in workers]
-    assert [(worker.returncode, text) for worker, text in zip(workers, said, strict=True)] == [(0, "")] * PROCESSES
+        errors = [worker.stderr and worker.stderr.read() for worker in workers]
+    assert [(worker.returncode, text) for worker, text in zip(workers, errors, strict=True)] == [(0, "")] * PROCESSES
     written = plugin.connect({}).load_namespace_properties("shared")
     assert {f"writer-{n}": "4" for n in range(PROCESSES)}.items() <= written.items()

@@ -20,7 +20,7 @@ from floe_dagster_iceberg.secrets import remember_secret
 TABLE = "bronze.orders"
 
 
-def recorded(error: BaseException) -> errors.FloeStorageError:
+def translated(error: BaseException) -> errors.FloeStorageError:
     with pytest.raises(errors.FloeStorageError) as caught, translate_errors("floe", table=TABLE):
         raise error
     return caught.value
@@ -64,42 +64,42 @@ def recorded(error: BaseException) -> errors.FloeStorageError:
 def test_a_foreign_exception_becomes_ours_and_stays_as_the_cause(
     foreign: BaseException, ours: type[errors.FloeStorageError]
 ) -> None:
-    error = recorded(foreign)
+    error = translated(foreign)
     assert type(error) is ours
     assert error.__cause__ is foreign
     assert TABLE in str(error) or "floe" in str(error) or "bronze" in str(error)
 
 
 @pytest.mark.requirement("S3-6", "S2-E1")
-def test_a_server_that_does_not_answer_is_named_before_the_cause() -> None:
+def test_a_server_that_does_not_respond_is_named_before_the_cause() -> None:
     with refused_url() as url, pytest.raises(requests.exceptions.ConnectionError) as refused:
         requests.get(f"{url}/v1/config?warehouse=canary", timeout=5)
     with pytest.raises(requests.exceptions.ConnectionError) as unknown:
         requests.get("http://user:canary@nowhere.invalid:8181/v1", timeout=5)
 
-    assert f"'floe' is unreachable: {url} refused the connection. Check" in str(recorded(refused.value))
+    assert f"'floe' is unreachable: {url} refused the connection. Check" in str(translated(refused.value))
     assert "'floe' is unreachable: http://nowhere.invalid:8181 has an unknown host name. Check" in str(
-        recorded(unknown.value)
+        translated(unknown.value)
     )
 
 
 def test_a_long_reason_is_cut_between_words() -> None:
-    reason = str(recorded(exceptions.CommitFailedException("word " * 100)))
+    reason = str(translated(exceptions.CommitFailedException("word " * 100)))
 
     assert "word …" in reason
 
 
 @pytest.mark.requirement("S3-6")
 def test_a_missing_table_reads_short_and_actionable() -> None:
-    assert str(recorded(exceptions.NoSuchTableError("internal detail"))).startswith("Table 'bronze.orders' not found")
+    assert str(translated(exceptions.NoSuchTableError("internal detail"))).startswith("Table 'bronze.orders' not found")
 
 
 @pytest.mark.requirement("S0-X1..6")
 def test_a_missing_namespace_is_named_by_its_table() -> None:
-    assert recorded(exceptions.NoSuchNamespaceError("x")).details["namespace"] == "bronze"
+    assert translated(exceptions.NoSuchNamespaceError("x")).details["namespace"] == "bronze"
 
 
-def test_what_nobody_mapped_goes_on_unchanged() -> None:
+def test_an_unmapped_error_goes_on_unchanged() -> None:
     with pytest.raises(ZeroDivisionError), translate_errors("floe"):
         _ = 1 / 0
 
@@ -107,7 +107,7 @@ def test_what_nobody_mapped_goes_on_unchanged() -> None:
 def test_a_wrong_database_password_is_an_authentication_error() -> None:
     refused = Exception('FATAL:  password authentication failed for user "app"')
     assert isinstance(
-        recorded(sqlalchemy.exc.OperationalError("connect", {}, refused)), errors.CatalogAuthenticationError
+        translated(sqlalchemy.exc.OperationalError("connect", {}, refused)), errors.CatalogAuthenticationError
     )
 
 
@@ -116,7 +116,7 @@ def test_response_bodies_and_secrets_are_gone_from_the_whole_chain() -> None:
     remember_secret("canary-aa-secret")
     foreign = exceptions.ServerError("RESTError 500: Could not decode json payload: <p>body</p> canary-aa-secret")
     foreign.__cause__ = ValueError("seen canary-aa-secret")
-    printed = "".join(traceback.format_exception(recorded(foreign)))
+    printed = "".join(traceback.format_exception(translated(foreign)))
     assert "<p>body" not in printed
     assert "canary-aa-secret" not in printed.replace('remember_secret("canary-aa-secret")', "")
 
@@ -126,11 +126,11 @@ class Token(BaseModel):
 
 
 @pytest.mark.requirement("S2-FR-046")
-def test_a_refused_answer_is_not_quoted() -> None:
+def test_a_refused_response_is_not_quoted() -> None:
     try:
         Token.model_validate({"access_token": "canary-" + "bb-secret"})
     except PydanticError as refused:
-        error = recorded(refused)
+        error = translated(refused)
     assert "canary-bb-secret" not in "".join(traceback.format_exception(error))
     assert "access_token" in str(error.__cause__)
 

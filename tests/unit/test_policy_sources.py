@@ -26,7 +26,7 @@ def decided(effective: EffectivePolicy, name: str) -> tuple[Any, PolicySource]:
     return operator.attrgetter(name)(effective.policy), effective.sources[name]
 
 
-def test_nobody_decides_anything_and_the_package_does() -> None:
+def test_without_sources_the_defaults_of_the_package_hold() -> None:
     effective = PolicySources().resolve()
 
     assert effective.policy == MaintenancePolicy()
@@ -118,7 +118,7 @@ def test_a_table_property_that_is_no_setting_is_refused(key: str, guess: str) ->
     assert guess in str(refused.value)
 
 
-def test_a_bad_value_is_named_with_whoever_decided_it() -> None:
+def test_a_bad_value_is_named_with_its_source() -> None:
     with pytest.raises(ValidationError, match=r"'bronze.orders' is not valid. expiry \(table property\): max_age"):
         PolicySources().resolve(ORDERS, {"floe.maintenance.expiry.max-age": "5m"})
     with pytest.raises(ValidationError, match=r"compaction.min_input_files \(artifacts\)"):
@@ -214,11 +214,11 @@ def test_artifacts_give_policy_schedules_and_sensor() -> None:
 @pytest.mark.requirement("S2-FR-032", "S2-C3")
 def test_no_schedule_runs_unless_the_artifacts_say_so() -> None:
     silent = MaintenanceSettings.from_artifacts({}).schedules
-    recorded = MaintenanceSettings.from_artifacts({"enabled": True, "orphans": {"enabled": False}}).schedules
+    configured = MaintenanceSettings.from_artifacts({"enabled": True, "orphans": {"enabled": False}}).schedules
 
     assert {which: schedule.cron for which, schedule in silent.items()} == DEFAULT_CRONS
     assert not any(schedule.enabled for schedule in silent.values())
-    assert {which for which, schedule in recorded.items() if not schedule.enabled} == {
+    assert {which for which, schedule in configured.items() if not schedule.enabled} == {
         MaintenanceOperation.ORPHAN_FILES
     }
 
@@ -292,7 +292,7 @@ AGE, KEEP = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-
 DAY_MS = 86_400_000
 
 
-def test_icebergs_own_properties_decide_where_nobody_else_does() -> None:
+def test_icebergs_own_properties_decide_where_no_other_source_does() -> None:
     properties = {AGE: str(30 * DAY_MS), KEEP: "3"}
     alone = PolicySources().resolve(ORDERS, properties)
     decided_above = PolicySources(artifacts={"expiry": {"max_age": "9d"}}).resolve(ORDERS, properties)

@@ -12,7 +12,7 @@ from floe_dagster_iceberg.table.maintenance.compaction import in_larger_pieces, 
 MIB = 1024 * 1024
 
 
-def test_answers_come_in_the_order_of_the_items() -> None:
+def test_results_come_in_the_order_of_the_items() -> None:
     def read(number: int) -> int:
         time.sleep(0.02 if number == 0 else 0)
         return number
@@ -22,23 +22,23 @@ def test_answers_come_in_the_order_of_the_items() -> None:
 
 def test_of_large_items_no_more_are_read_than_there_are_threads_for() -> None:
     begun: list[int] = []
-    answers = read_ahead(begun.append, range(10), size=lambda _: 64 * MIB, threads=2)
+    results = read_ahead(begun.append, range(10), size=lambda _: 64 * MIB, threads=2)
 
-    next(answers)
+    next(results)
     time.sleep(0.05)
 
     assert len(begun) <= 3
-    answers.close()
+    results.close()
 
 
-def test_small_items_are_read_while_an_answer_is_used() -> None:
+def test_small_items_are_read_while_a_result_is_used() -> None:
     all_read = threading.Event()
-    answers = read_ahead(
+    results = read_ahead(
         lambda number: all_read.set() if number == 9 else None, range(40), size=lambda _: MIB, threads=1
     )
 
     with ThreadPoolExecutor(1) as consumer:
-        consumer.submit(next, answers).result()
+        consumer.submit(next, results).result()
         assert all_read.wait(timeout=10)
 
 
@@ -48,11 +48,11 @@ def test_what_cannot_be_read_is_raised_in_its_turn() -> None:
             raise FileNotFoundError(number)
         return number
 
-    answers = read_ahead(read, range(10), size=lambda _: 1, threads=2)
+    results = read_ahead(read, range(10), size=lambda _: 1, threads=2)
 
-    assert [next(answers) for _ in range(3)] == [0, 1, 2]
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(FileNotFoundError):
-        next(answers)
+        next(results)
 
 
 def test_small_tables_become_few_with_the_same_rows() -> None:

@@ -60,7 +60,7 @@ def test_a_days_slice_reads_one_file_of_many(catalog: SqlCatalog, arrow_type: pa
 
 
 @pytest.mark.requirement("S2-FR-040")
-def test_replacing_a_new_york_day_leaves_its_neighbours_alone(catalog: SqlCatalog) -> None:
+def test_replacing_a_new_york_day_leaves_the_adjacent_days_alone(catalog: SqlCatalog) -> None:
     hours = [datetime(2024, 3, 9, tzinfo=UTC) + timedelta(hours=hour) for hour in range(72)]
     table = create(catalog, rows_by("c", hours, pa.timestamp("us", "UTC")), derive_layout(DAILY_NY, partition_expr="c"))
     rows = build_slice(DAILY_NY, ["2024-03-10"], partition_expr="c")

@@ -32,7 +32,7 @@ print("ANSWER" + json.dumps({"rows": rows, "shown": shown}))
 
 
 def ask_spark(iceberg: IcebergResource, *statements: str) -> dict[str, Any]:
-    """Run statements in a Spark that knows no more than the resource tells it."""
+    """Run statements in a Spark session that is configured by the resource alone."""
     conf = {
         "spark.jars.packages": ",".join([RUNTIME, *iceberg.spark_packages()]),
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -44,8 +44,8 @@ def ask_spark(iceberg: IcebergResource, *statements: str) -> dict[str, Any]:
         [sys.executable, "-c", SPARK], input=json.dumps([conf, statements]), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout.partition("ANSWER")[2])
-    return {**answer, "printed": done.stdout.partition("ANSWER")[0] + done.stderr}
+    result: dict[str, Any] = json.loads(done.stdout.partition("ANSWER")[2])
+    return {**result, "printed": done.stdout.partition("ANSWER")[0] + done.stderr}
 
 
 @pytest.mark.slow
@@ -61,16 +61,16 @@ def test_each_engine_sees_what_the_other_wrote(tmp_path: Path) -> None:
     orders = iceberg.catalog.create_table("sales.orders", pa.schema([("id", pa.int64()), ("note", pa.string())]))
     orders.append(pa.table({"id": [1], "note": ["from PyIceberg"]}))
 
-    answer = ask_spark(
+    result = ask_spark(
         iceberg,
         "SELECT * FROM lake.sales.orders",
         "INSERT INTO lake.sales.orders VALUES (2, 'from Spark')",
         "CREATE TABLE lake.sales.made_by_spark USING iceberg AS SELECT 7L AS id",
     )
 
-    assert answer["rows"][0] == [[1, "from PyIceberg"]]
+    assert result["rows"][0] == [[1, "from PyIceberg"]]
     assert sorted(orders.refresh().scan().to_arrow()["id"].to_pylist()) == [1, 2]
     assert iceberg.catalog.load_table("sales.made_by_spark").scan().to_arrow().to_pylist() == [{"id": 7}]
-    assert CANARY not in answer["printed"]
-    assert "s3.secret-access-key" in "".join(answer["shown"])
-    assert CANARY not in "".join(answer["shown"])
+    assert CANARY not in result["printed"]
+    assert "s3.secret-access-key" in "".join(result["shown"])
+    assert CANARY not in "".join(result["shown"])

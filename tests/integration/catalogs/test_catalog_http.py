@@ -118,7 +118,7 @@ def test_a_change_that_may_have_arrived_is_not_repeated(
 @pytest.mark.parametrize(
     "fault", [Fault(500), Fault(503), HANG, RESET, TRUNCATED], ids=["500", "503", "hang", "reset", "truncated"]
 )
-def test_a_namespace_that_is_there_in_the_end_may_have_been_answered_by_anything(
+def test_a_namespace_that_exists_in_the_end_counts_as_created_whatever_the_response(
     stub: RestStub, plugin: CatalogPlugin, fault: Fault
 ) -> None:
     stub.fail("POST", "/v1/namespaces$", fault.after())
@@ -157,7 +157,9 @@ def test_a_look_that_fails_does_not_hide_why_a_namespace_is_missing(stub: RestSt
     ],
     ids=["500", "502", "503", "504", "garbage", "reset", "hang"],
 )
-def test_a_commit_without_a_clear_answer_is_unknown_and_not_repeated(stub: RestStub, orders: Any, fault: Fault) -> None:
+def test_a_commit_without_a_clear_response_is_unknown_and_not_repeated(
+    stub: RestStub, orders: Any, fault: Fault
+) -> None:
     stub.fail("POST", COMMIT, *[fault] * 5)
     with pytest.raises(CommitStateUnknownException):
         orders.append(pa.table({"id": [1]}))

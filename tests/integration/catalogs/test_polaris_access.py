@@ -1,4 +1,4 @@
-"""Polaris from the outside: who may do what, with which token, and what those hear who may not."""
+"""Polaris from the outside: who may do what, with which token, and which error the others get."""
 
 import logging
 import time

@@ -77,7 +77,7 @@ def test_vended_keys_that_expire_are_renewed_by_spark(polaris: PolarisLake) -> N
 
 
 @pytest.mark.requirement("S3-1")
-def test_vended_keys_that_nobody_renews_fail_the_write_and_the_next_run_gets_new_ones(polaris: PolarisLake) -> None:
+def test_vended_keys_that_are_not_renewed_fail_the_write_and_the_next_run_gets_new_ones(polaris: PolarisLake) -> None:
     polaris.gateway.renews = False
     iceberg = polaris.resource(catalog_name="lent_once")
     session = spark_resource(iceberg).spark_session

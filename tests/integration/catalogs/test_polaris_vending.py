@@ -1,4 +1,4 @@
-"""Keys that the catalog lends for one table: used, sufficient, short-lived, and never shown."""
+"""Keys that the catalog vends for one table: used, sufficient, short-lived, and never shown."""
 
 import logging
 import re
@@ -44,7 +44,7 @@ def test_a_client_without_keys_writes_and_reads_with_vended_ones(
 @pytest.mark.requirement("S3-1")
 @pytest.mark.parametrize("in_config", [True, False], ids=["in the configuration too", "as storage credentials alone"])
 def test_the_first_write_of_a_table_uses_vended_keys(polaris: PolarisLake, *, in_config: bool) -> None:
-    polaris.gateway.lends_in_config = in_config
+    polaris.gateway.vends_in_config = in_config
 
     @asset
     def orders() -> pa.Table:
@@ -99,14 +99,14 @@ def test_vended_keys_reach_no_log_and_no_event(polaris: PolarisLake, caplog: pyt
 
     iceberg = polaris.resource()
     result = materialize([orders], resources={"io_manager": ArrowIcebergIOManager(iceberg=iceberg)})
-    recorded = caplog.text + "".join(str(event) for event in result.all_events) + repr(iceberg)
+    output = caplog.text + "".join(str(event) for event in result.all_events) + repr(iceberg)
     assert polaris.storage.vended
-    assert not [secret for secret in polaris.storage.vended if secret in recorded]
+    assert not [secret for secret in polaris.storage.vended if secret in output]
 
 
 @pytest.mark.requirement("S3-1")
-def test_a_catalog_that_lends_nothing_leaves_the_clients_own_keys_in_use(polaris: PolarisLake) -> None:
-    polaris.gateway.lend = None
+def test_a_catalog_that_vends_nothing_leaves_the_clients_own_keys_in_use(polaris: PolarisLake) -> None:
+    polaris.gateway.vend = None
     own = polaris.own_keys()
     manager = polaris.resource(storage_properties=own).table_manager
     manager.create_namespace("sales")

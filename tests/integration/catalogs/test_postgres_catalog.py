@@ -112,11 +112,11 @@ def test_a_server_that_is_not_there_is_a_connection_error(servers: Servers, plac
     nowhere = servers.database.sqlalchemy_uri.replace(str(servers.postgres.port), str(free_port()))
     iceberg = _with_uri(place, nowhere)
 
-    with pytest.raises(CatalogConnectionError) as recorded:
+    with pytest.raises(CatalogConnectionError) as caught:
         iceberg.table_manager.list_namespaces()
 
-    assert PASSWORD not in str(recorded.value)
-    assert recorded.value.retryable
+    assert PASSWORD not in str(caught.value)
+    assert caught.value.retryable
 
 
 @pytest.mark.requirement("S2-E1", "S2-FR-046")
@@ -126,12 +126,12 @@ def test_wrong_credentials_are_reported_as_such(servers: Servers, place: Place, 
     uri = servers.database.sqlalchemy_uri.replace(right, right.replace("floe", "canary-91cc"))
     iceberg = _with_uri(place, uri)
 
-    with pytest.raises(CatalogAuthenticationError) as recorded:
+    with pytest.raises(CatalogAuthenticationError) as caught:
         iceberg.table_manager.list_namespaces()
 
-    assert PASSWORD not in str(recorded.value)
-    assert "canary-91cc-postgres-password" not in str(recorded.value)
-    assert not recorded.value.retryable
+    assert PASSWORD not in str(caught.value)
+    assert "canary-91cc-postgres-password" not in str(caught.value)
+    assert not caught.value.retryable
 
 
 @pytest.mark.requirement("S2-FR-047", "S2-E4")
@@ -153,11 +153,11 @@ def test_a_warehouse_that_cannot_be_written_to_is_reported_before_any_work(
         catalog_uri=iceberg.catalog_uri, warehouse=warehouse, storage_type="s3", storage_properties=storage
     )
 
-    with pytest.raises(error) as recorded:
+    with pytest.raises(error) as caught:
         broken.check_storage()
 
-    assert warehouse in str(recorded.value)
-    assert "not-the-key" not in str(recorded.value)
+    assert warehouse in str(caught.value)
+    assert "not-the-key" not in str(caught.value)
 
 
 def _with_uri(place: Place, uri: str) -> IcebergResource:

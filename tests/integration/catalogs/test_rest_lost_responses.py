@@ -1,4 +1,4 @@
-"""Commits over REST whose answer is lost in every form there is: none lost, none doubled, nobody waits for ever."""
+"""Commits over REST whose response is lost, in every form: none lost, none doubled, none waits for ever."""
 
 from collections.abc import Callable
 
@@ -34,13 +34,13 @@ def show(record_property: Callable[[str, object], None]) -> Show:
 
 @pytest.fixture
 def iceberg(polaris: PolarisLake, form: str) -> IcebergResource:
-    # Only who gets no answer has to wait for the end of this; on a busy machine others may need more.
+    # Only a client without a response waits that long; on a busy machine others may need more.
     bounds = {"read_timeout_seconds": "0.5" if form.startswith("hang") else "10", "access_delegation": "none"}
     # The storage is not what is tried.
     return polaris.resource(catalog=bounds, storage_properties=polaris.own_keys())
 
 
-def deposit_into(table: str, number: int, key: str) -> TableWrite:
+def append_to(table: str, number: int, key: str) -> TableWrite:
     identifier, scope = TableIdentifier.from_string(table), RowScope(ALL_ROWS)
     return TableWrite(table=identifier, idempotency_key=f"{key}-{number}", mode=WriteMode.APPEND, scope=scope)
 
@@ -51,11 +51,11 @@ def rows(number: int) -> pa.Table:
 
 @pytest.mark.requirement("S3-2b", "S0-X1..6")
 @pytest.mark.parametrize("form", FORMS_OF_PYICEBERG)
-def test_an_append_whose_answer_is_lost_is_made_exactly_once(
+def test_an_append_whose_response_is_lost_is_made_exactly_once(
     polaris: PolarisLake, iceberg: IcebergResource, show: Show, form: str
 ) -> None:
     def write(number: int) -> None:
-        write_once(iceberg.catalog, ArrowRows(rows(number)), deposit_into("public.events", number, form), BUDGET)
+        write_once(iceberg.catalog, ArrowRows(rows(number)), append_to("public.events", number, form), BUDGET)
 
     polaris.resource().table_manager.create_namespace("public")
     polaris.resource().table_manager.create_table("public.events", rows(0).schema)
@@ -68,11 +68,11 @@ def test_an_append_whose_answer_is_lost_is_made_exactly_once(
 
 @pytest.mark.requirement("S3-2b", "S0-X1..6")
 @pytest.mark.parametrize("form", FORMS)
-def test_a_first_write_whose_answer_is_lost_makes_its_table_exactly_once(
+def test_a_first_write_whose_response_is_lost_makes_its_table_exactly_once(
     polaris: PolarisLake, iceberg: IcebergResource, form: str
 ) -> None:
     def write(number: int) -> None:
-        write = deposit_into(f"public.table_{number}", number, form)
+        write = append_to(f"public.table_{number}", number, form)
         write_once(iceberg.catalog, ArrowRows(rows(number)), write, BUDGET)
 
     try_often(polaris.gateway, form, FIRST_TRIALS, write)
@@ -85,7 +85,7 @@ def test_a_first_write_whose_answer_is_lost_makes_its_table_exactly_once(
 
 @pytest.mark.requirement("S3-2b", "S0-X1..6")
 @pytest.mark.parametrize("form", FORMS)
-def test_an_append_of_spark_whose_answer_is_lost_is_made_exactly_once(
+def test_an_append_of_spark_whose_response_is_lost_is_made_exactly_once(
     polaris: PolarisLake, show: Show, form: str
 ) -> None:
     iceberg = polaris.resource(catalog={"read_timeout_seconds": "1.5"})
@@ -95,7 +95,7 @@ def test_an_append_of_spark_whose_answer_is_lost_is_made_exactly_once(
 
     def write(number: int) -> None:
         frame = to_frame(session, rows(number))
-        spark_exactly_once.write_once(generous.catalog, frame, deposit_into("public.events", number, form), BUDGET)
+        spark_exactly_once.write_once(generous.catalog, frame, append_to("public.events", number, form), BUDGET)
 
     figures = try_often(polaris.gateway, form, SPARK_TRIALS, write)
 

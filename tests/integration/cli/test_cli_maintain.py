@@ -29,11 +29,11 @@ def data_files(lake: CommandLine, name: str) -> int:
 def test_without_execute_nothing_changes(lake: CommandLine, command: list[str]) -> None:
     before = fingerprint(lake)
 
-    recorded = lake.run(*command).stdout
+    output = lake.run(*command).stdout
 
     assert fingerprint(lake) == before
-    assert "Rewrite 6 files of 1 partition into" in recorded
-    assert recorded.rstrip().endswith("floe-iceberg maintain '*' --operation compaction --execute")
+    assert "Rewrite 6 files of 1 partition into" in output
+    assert output.rstrip().endswith("floe-iceberg maintain '*' --operation compaction --execute")
 
 
 def test_a_plan_ends_with_the_command_that_does_it(lake: CommandLine) -> None:
@@ -99,13 +99,13 @@ def test_the_policy_is_that_of_the_artifacts(lake: CommandLine) -> None:
     assert data_files(lake, "bronze.events") == 6
 
 
-def test_a_rail_that_stops_an_operation_is_reported(lake: CommandLine) -> None:
+def test_a_guardrail_that_stops_an_operation_is_reported(lake: CommandLine) -> None:
     lake.fill("bronze.kept", files=3, properties={"gc.enabled": "false"})
 
-    recorded = lake.run("maintain", "bronze.kept", "-o", "snapshot_expiry", "--execute").stdout
+    output = lake.run("maintain", "bronze.kept", "-o", "snapshot_expiry", "--execute").stdout
 
-    assert "blocked" in recorded
-    assert "gc_disabled" in recorded
+    assert "blocked" in output
+    assert "gc_disabled" in output
     assert len(lake.table("bronze.kept").snapshots()) == 3
 
 
@@ -113,9 +113,9 @@ def test_a_table_that_fails_does_not_stop_the_others(lake: CommandLine) -> None:
     lake.fill("bronze.broken", files=1)
     lake.lose_metadata("bronze.broken")
 
-    recorded = lake.run("maintain", "bronze.*", "-o", "compaction", "--execute", exit_code=1).stdout
+    output = lake.run("maintain", "bronze.*", "-o", "compaction", "--execute", exit_code=1).stdout
 
-    assert "failed" in recorded
+    assert "failed" in output
     assert data_files(lake, "bronze.events") == 1
 
 
@@ -143,13 +143,13 @@ def test_what_is_wrong_with_the_policy_is_reported_before_the_catalog_is_asked(l
     assert "engine (artifacts): Input should be 'auto'" in lake.run("plan", exit_code=1).stderr
 
 
-def test_the_plan_of_one_table_tells_what_the_policy_decided(lake: CommandLine) -> None:
+def test_the_plan_of_one_table_shows_what_the_policy_decided(lake: CommandLine) -> None:
     lake.fill("bronze.kept", files=1, properties={"floe.maintenance.expiry.max-age": "30d"})
 
-    recorded = " ".join(lake.run("plan", "bronze.kept").stdout.split())
+    output = " ".join(lake.run("plan", "bronze.kept").stdout.split())
     entries = lake.json("plan", "bronze.kept", "-o", "snapshot_expiry")["entries"]
 
-    assert "expiry.max_age 30 days table property" in recorded
+    assert "expiry.max_age 30 days table property" in output
     assert {"name": "expiry.max_age", "value": "30 days", "source": "table property"} in entries[0]["policy"]
 
 

@@ -33,7 +33,7 @@ def current(lake: CommandLine) -> int | None:
 def test_it_asks_and_a_no_changes_nothing(lake: CommandLine) -> None:
     _, target, *undone = snapshot_ids(lake)
 
-    result = lake.run("rollback", TABLE, "--to", str(target), answer="n\n", exit_code=1)
+    result = lake.run("rollback", TABLE, "--to", str(target), confirmation="n\n", exit_code=1)
 
     assert all(str(snapshot_id) in result.stdout for snapshot_id in (target, *undone))
     assert "Snapshots that readers would no longer see: 2" in result.stdout
@@ -45,7 +45,7 @@ def test_it_asks_and_a_no_changes_nothing(lake: CommandLine) -> None:
 def test_a_yes_goes_back_and_keeps_the_history(lake: CommandLine) -> None:
     ids = snapshot_ids(lake)
 
-    lake.run("rollback", TABLE, "--to", str(ids[1]), answer="y\n")
+    lake.run("rollback", TABLE, "--to", str(ids[1]), confirmation="y\n")
 
     assert current(lake) == ids[1]
     assert snapshot_ids(lake) == ids

@@ -13,7 +13,7 @@ def lake(tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path)
 
 
-def test_tables_tells_sizes_and_the_last_writer(lake: CommandLine) -> None:
+def test_tables_shows_sizes_and_the_last_writer(lake: CommandLine) -> None:
     *_, last = lake.materialize_orders()
     lake.fill("bronze.events", files=2)
 
@@ -36,10 +36,10 @@ def test_tables_takes_a_glob(lake: CommandLine) -> None:
 def test_a_glob_that_matches_nothing_is_an_error_that_says_what_there_is(lake: CommandLine) -> None:
     lake.fill("bronze.events", files=0)
 
-    recorded = lake.run("tables", "gold.*", exit_code=1).stderr
+    message = lake.run("tables", "gold.*", exit_code=1).stderr
 
-    assert "No table matches 'gold.*'." in recorded
-    assert "namespaces are bronze" in recorded
+    assert "No table matches 'gold.*'." in message
+    assert "namespaces are bronze" in message
 
 
 def test_a_catalog_without_tables_is_no_error(lake: CommandLine) -> None:
@@ -63,10 +63,10 @@ def test_a_table_that_is_not_there_may_have_been_meant_to_be_another(
 ) -> None:
     lake.fill("shop.orders", files=0)
 
-    recorded = lake.run(*command, name, exit_code=1).stderr
+    message = lake.run(*command, name, exit_code=1).stderr
 
-    assert f"Table '{name}' not found" in recorded
-    assert hint in recorded
+    assert f"Table '{name}' not found" in message
+    assert hint in message
 
 
 BAD_POLICY = {"type": "dagster", "config": {"maintenance": {"expiry": {"max_age": "soon"}}}}
@@ -90,7 +90,7 @@ def test_a_bad_property_of_a_table_does_not_keep_one_from_looking_at_it(lake: Co
     assert "Did you mean 'floe.maintenance.expiry.max-age'?" in lake.run("inspect", "orders").stderr
 
 
-def test_inspect_tells_the_policy_and_who_decided_it(lake: CommandLine) -> None:
+def test_inspect_shows_the_policy_and_its_sources(lake: CommandLine) -> None:
     maintenance = {"compaction": {"min_input_files": 7}}
     lake.write_artifacts(orchestrator={"type": "dagster", "config": {"maintenance": maintenance}})
     lake.fill(
@@ -114,10 +114,10 @@ def test_a_table_that_cannot_be_read_does_not_hide_the_others(lake: CommandLine)
     lake.fill("bronze.fine", files=1)
     lake.lose_metadata("bronze.broken")
 
-    recorded = lake.run("tables", exit_code=1).stdout
+    output = lake.run("tables", exit_code=1).stdout
     broken, fine = lake.json("tables", exit_code=1)["tables"]
 
-    assert "unreadable" in recorded
+    assert "unreadable" in output
     assert broken["error"]
     assert (fine["rows"], fine["error"]) == (1, None)
 
@@ -135,7 +135,7 @@ def test_inspect_names_the_run_and_the_partition_that_made_each_snapshot(lake: C
     assert report["snapshots"][0]["refs"] == ["main"]
 
 
-def test_inspect_tells_schema_layout_and_health(lake: CommandLine) -> None:
+def test_inspect_shows_schema_layout_and_health(lake: CommandLine) -> None:
     lake.materialize_orders()
 
     report = lake.json("inspect", "shop.orders", "--snapshots", "1")
@@ -147,7 +147,7 @@ def test_inspect_tells_schema_layout_and_health(lake: CommandLine) -> None:
     assert report["faults"] == []
 
 
-def test_inspect_tells_what_is_wrong_and_what_mends_it(lake: CommandLine) -> None:
+def test_inspect_shows_what_is_wrong_and_its_remedy(lake: CommandLine) -> None:
     lake.fill("bronze.events", files=12)
 
     [fault] = lake.json("inspect", "bronze.events")["faults"]

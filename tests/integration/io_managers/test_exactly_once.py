@@ -1,4 +1,4 @@
-"""A piece of work is written once, whatever breaks and whoever tries again: never two copies, never none."""
+"""A piece of work is written once, whatever breaks and however it is retried: never two copies, never none."""
 
 import os
 import signal
@@ -192,7 +192,7 @@ def test_a_process_that_is_killed(runs: Runs, *, existing: bool, fault: Fault, e
     assert ("iceberg/deduplicated" in shown(again, "left")) is (fault == "die after")
 
 
-def test_commits_whose_answers_are_lost(runs: Runs) -> None:
+def test_commits_whose_responses_are_lost(runs: Runs) -> None:
     """Of one commit that landed and one that did not, both of a new table and then of one that is there."""
     for _ in range(2):
         plan_faults("lost after", "lost before")
@@ -220,7 +220,7 @@ def test_commits_after_which_the_catalog_is_gone(runs: Runs, *, existing: bool) 
     assert shown(third, "left")["iceberg/deduplicated"] is True
 
 
-def test_answers_that_keep_getting_lost(runs: Runs) -> None:
+def test_responses_that_keep_getting_lost(runs: Runs) -> None:
     plan_faults("lost before", "lost before", "lost after")
 
     result = runs.start()
@@ -229,7 +229,7 @@ def test_answers_that_keep_getting_lost(runs: Runs) -> None:
     assert shown(result, "left")["iceberg/commit_attempts"] == 3
 
 
-def test_an_unknown_outcome_tells_what_to_do_next(runs: Runs) -> None:
+def test_an_unknown_outcome_says_what_to_do_next(runs: Runs) -> None:
     plan_faults("gone after")
 
     result = runs.start()

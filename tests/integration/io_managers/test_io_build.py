@@ -121,7 +121,7 @@ def test_a_table_is_not_made_when_its_columns_may_not_come_from_the_data() -> No
         ("http://polaris:8181/api/catalog/", "polaris"),
     ],
 )
-def test_the_address_tells_which_catalog_it_is(uri: str | None, catalog_type: str) -> None:
+def test_the_uri_decides_the_catalog_type(uri: str | None, catalog_type: str) -> None:
     io_manager = create_io_manager(IcebergIOManagerConfig(catalog_uri=uri, client_id="me", client_secret="hush-hush"))
 
     assert io_manager.iceberg.catalog_type == catalog_type

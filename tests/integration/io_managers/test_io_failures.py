@@ -87,9 +87,7 @@ def test_a_schema_that_does_not_fit_is_not_tried_again(io_manager: IcebergIOMana
     }
 
 
-def test_a_catalog_that_was_away_for_a_timestamp_is_tried_again(
-    io_manager: IcebergIOManager, catalog: BreakingCatalog
-) -> None:
+def test_a_catalog_that_was_briefly_away_is_tried_again(io_manager: IcebergIOManager, catalog: BreakingCatalog) -> None:
     catalog.before_load = ConnectionError("away")
     numbers, attempts = retried(lambda: pa.table({"id": [1]}))
 
@@ -133,7 +131,7 @@ def test_an_error_of_the_asset_itself_stays_what_it_is(io_manager: IcebergIOMana
 def test_rows_that_were_committed_survive_what_comes_right_after(
     io_manager: IcebergIOManager, catalog: BreakingCatalog, *, existing: bool, error: BaseException
 ) -> None:
-    """Nobody can tell whether such an error came before the commit or after, so no file is deleted."""
+    """It is unknown whether such an error came before the commit or after, so no file is deleted."""
     if existing:
         io_manager.handle_output(build_output_context(asset_key="numbers"), pa.table({"id": [0]}))
     catalog.after_commit = error

@@ -1,4 +1,4 @@
-"""Another writer comes between the timestamp a table was looked at and the commit."""
+"""Another writer commits between our load of a table and our commit."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ FRAMES = pytest.mark.parametrize("as_frame", KINDS, ids=["table", "reader"])
 
 
 class OvertakenCatalog(SqlCatalog):
-    """A real catalog in which somebody else commits right before our own commit."""
+    """A real catalog in which another writer commits right before our own commit."""
 
     rival: Callable[[], Any] | None = None
 

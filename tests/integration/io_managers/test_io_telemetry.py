@@ -95,6 +95,6 @@ def test_what_goes_wrong_is_reported_without_a_value_of_the_data(
         result = run(numbers, broken, selection=[broken], partition_key=key)
 
     assert not result.success
-    recorded = [str(event) for event in result.all_events if not event.is_successful_output]
-    recorded += [span.to_json() for span in spans.get_finished_spans()]
-    assert CANARY not in "\n".join([*recorded, caplog.text])
+    output = [str(event) for event in result.all_events if not event.is_successful_output]
+    output += [span.to_json() for span in spans.get_finished_spans()]
+    assert CANARY not in "\n".join([*output, caplog.text])

@@ -45,7 +45,7 @@ def compact(manager: IcebergTableManager, by: MaintenancePolicy = EAGER) -> Main
 
 
 @pytest.mark.requirement("S2-FR-030")
-def test_a_result_tells_the_table_before_and_after(manager: IcebergTableManager) -> None:
+def test_a_result_describes_the_table_before_and_after(manager: IcebergTableManager) -> None:
     make_orders(manager, batches=3)
 
     result = compact(manager)
@@ -185,11 +185,11 @@ def test_partial_progress_commits_groups_as_they_finish(manager: IcebergTableMan
 
 def test_progress_is_reported_group_by_group(manager: IcebergTableManager) -> None:
     make_orders(manager, batches=2, days=3)
-    recorded: list[str] = []
+    messages: list[str] = []
 
-    TableMaintenance(manager, progress=recorded.append).execute(COMPACTION, ORDERS, EAGER)
+    TableMaintenance(manager, progress=messages.append).execute(COMPACTION, ORDERS, EAGER)
 
-    assert recorded[-1] == "3 of 3 file groups rewritten"
+    assert messages[-1] == "3 of 3 file groups rewritten"
 
 
 @pytest.mark.requirement("S2-FR-031")

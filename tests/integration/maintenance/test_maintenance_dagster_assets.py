@@ -137,7 +137,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(neglected: Neglec
 def test_the_launchpad_brings_orphans_back_from_quarantine(neglected: NeglectedLake) -> None:
     neglected.fill("bronze.orders", files=6)
     orphan = Path(neglected.table("bronze.orders").location().removeprefix("file://")) / "data" / "orphan.parquet"
-    orphan.write_bytes(b"nobody's")
+    orphan.write_bytes(b"orphaned")
     os.utime(orphan, (0, 0))
     run_asset(definitions(neglected), "orphan_files")
     assert not orphan.exists()
@@ -148,7 +148,7 @@ def test_the_launchpad_brings_orphans_back_from_quarantine(neglected: NeglectedL
     assert "1 file would move back from quarantine." in counted["iceberg/results"]
     assert not orphan.exists()
     run_asset(definitions(neglected), "orphan_files", {"restore": True})
-    assert (orphan.read_bytes(), orphan.stat().st_mtime) == (b"nobody's", 0)
+    assert (orphan.read_bytes(), orphan.stat().st_mtime) == (b"orphaned", 0)
 
 
 def test_a_second_run_finds_nothing_to_do(neglected: NeglectedLake) -> None:
@@ -212,15 +212,15 @@ def test_the_run_fails_after_all_tables_had_their_turn(
 
 
 def test_a_catalog_that_cannot_be_reached_fails_the_run_and_may_be_retried() -> None:
-    with refused_url() as nobody:
-        iceberg = IcebergResource(catalog_type="rest", catalog_uri=nobody, warehouse="w")
+    with refused_url() as refused:
+        iceberg = IcebergResource(catalog_type="rest", catalog_uri=refused, warehouse="w")
         unreachable = Definitions.merge(Definitions(resources={"iceberg": iceberg}), build_maintenance_definitions())
         run = run_asset(unreachable, "table_health", succeeds=False)
 
     [failure] = run.get_step_failure_events()
-    recorded = failure.step_failure_data.user_failure_data
-    assert recorded.metadata["iceberg/error"].value == "CatalogConnectionError"
-    assert recorded.metadata["iceberg/retryable"].value is True
+    failure_data = failure.step_failure_data.user_failure_data
+    assert failure_data.metadata["iceberg/error"].value == "CatalogConnectionError"
+    assert failure_data.metadata["iceberg/retryable"].value is True
 
 
 def test_a_table_can_switch_an_operation_off(neglected: NeglectedLake) -> None:
@@ -272,10 +272,10 @@ def test_progress_is_in_the_log(neglected: NeglectedLake) -> None:
 
     with DagsterInstance.ephemeral() as instance:
         run = run_asset(definitions(neglected), "compaction", instance=instance)
-        recorded = [entry.user_message for entry in instance.all_logs(run.run_id)]
+        log = [entry.user_message for entry in instance.all_logs(run.run_id)]
 
-    assert any("compaction, 1 of 2: bronze.a done. 3 files" in line for line in recorded)
-    assert any("compaction, 2 of 2: bronze.b done." in line for line in recorded)
+    assert any("compaction, 1 of 2: bronze.a done. 3 files" in line for line in log)
+    assert any("compaction, 2 of 2: bronze.b done." in line for line in log)
 
 
 def test_everything_at_once_runs_in_order_and_makes_nothing_look_out_of_date(neglected: NeglectedLake) -> None:

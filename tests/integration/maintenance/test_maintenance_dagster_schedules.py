@@ -129,10 +129,10 @@ def test_a_tick_is_skipped_while_the_run_before_is_not_finished(instance_on_disk
     )
     tick = build_schedule_context(instance_on_disk, datetime(2026, 1, 4, tzinfo=UTC))
 
-    recorded = definitions.resolve_schedule_def(f"{GROUP}_compaction_schedule").evaluate_tick(tick)
+    result = definitions.resolve_schedule_def(f"{GROUP}_compaction_schedule").evaluate_tick(tick)
 
-    assert not recorded.run_requests
-    assert running.run_id in recorded.skip_message
+    assert not result.run_requests
+    assert running.run_id in result.skip_message
 
 
 def checked_definitions(lake: NeglectedLake, **settings: Any) -> Definitions:
@@ -152,9 +152,9 @@ def look(definitions: Definitions, instance: DagsterInstance, cursor: str | None
     context = build_sensor_context(
         instance, cursor=cursor, repository_def=definitions.get_repository_def(), sensor_name=SENSOR
     )
-    recorded = sensor(context)
-    assert isinstance(recorded, SensorResult)
-    return recorded
+    result = sensor(context)
+    assert isinstance(result, SensorResult)
+    return result
 
 
 @pytest.mark.requirement("D5", "S0-I1")
@@ -236,10 +236,10 @@ def test_the_sensor_waits_while_a_compaction_is_at_work(neglected: NeglectedLake
     job = definitions.resolve_job_def(f"{GROUP}_compaction_job")
     running = instance.create_run_for_job(job, status=DagsterRunStatus.STARTED)
 
-    recorded = look(definitions, instance)
+    result = look(definitions, instance)
 
-    assert not recorded.run_requests
-    assert running.run_id in str(recorded.skip_reason)
+    assert not result.run_requests
+    assert running.run_id in str(result.skip_reason)
 
 
 def test_without_artifacts_checks_and_sensor_come_with_the_maintenance_definitions() -> None:

@@ -60,14 +60,14 @@ def test_a_snapshot_that_is_young_stays(manager: IcebergTableManager) -> None:
 @pytest.mark.requirement("S2-E8")
 def test_many_snapshots_expire_in_several_commits(lake: Lake, manager: IcebergTableManager) -> None:
     overwritten(manager, 11)
-    before, recorded = lake.metadata_versions(ORDERS), list[str]()
+    before, messages = lake.metadata_versions(ORDERS), list[str]()
 
-    maintenance = TableMaintenance(manager, clock=lambda: later(8 * DAY), progress=recorded.append)
+    maintenance = TableMaintenance(manager, clock=lambda: later(8 * DAY), progress=messages.append)
     result = maintenance.execute(EXPIRY, ORDERS, policy(max_snapshots_per_commit=4))
 
     assert result.snapshots_expired == 10
     assert lake.metadata_versions(ORDERS) == before + 3
-    assert [line for line in recorded if "snapshots expired" in line] == [f"{n} snapshots expired" for n in (4, 8, 10)]
+    assert [line for line in messages if "snapshots expired" in line] == [f"{n} snapshots expired" for n in (4, 8, 10)]
     assert paths_of(manager.load_table(ORDERS)) == reachable_paths(manager.load_table(ORDERS))
 
 
@@ -146,7 +146,7 @@ def test_a_writer_that_is_faster_makes_expiry_plan_again(manager: IcebergTableMa
     assert content(manager, ref="keep") == checksum(rows_of(0, days=1))
 
 
-def test_an_old_snapshot_that_was_the_newest_a_timestamp_ago_may_be_in_use_and_stays(
+def test_an_old_snapshot_that_was_current_until_just_now_may_be_in_use_and_stays(
     manager: IcebergTableManager,
 ) -> None:
     first, second = overwritten(manager, 2)
@@ -157,7 +157,7 @@ def test_an_old_snapshot_that_was_the_newest_a_timestamp_ago_may_be_in_use_and_s
     left = [snapshot.snapshot_id for snapshot in manager.list_snapshots(ORDERS)]
     next_day = expire(manager, after=9 * DAY + timedelta(hours=1))
 
-    # The second was replaced a timestamp ago, however long ago it was written.
+    # The second was replaced only just now, however long ago it was written.
     assert (soon.snapshots_expired, left) == (1, [last, second])
     assert next_day.snapshots_expired == 1
     assert first not in left

@@ -89,9 +89,9 @@ def test_every_batch_of_deletions_looks_at_the_newest_metadata_first(
     old = {to_path(_data_file(manager, snapshot_id)) for snapshot_id in history[:-1]}
     rescued: set[Path] = set()
 
-    def add_one_again(recorded: str) -> None:
+    def add_one_again(message: str) -> None:
         left = {path for path in old if path.exists()}
-        if "files checked" in recorded and left and not rescued:
+        if "files checked" in message and left and not rescued:
             rescued.add(path := left.pop())
             manager.load_table(ORDERS).add_files([f"file://{path}"])
 

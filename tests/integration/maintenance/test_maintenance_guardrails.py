@@ -53,9 +53,9 @@ CASES = [
 
 
 @pytest.mark.requirement("S2-US4.4", "S2-FR-024")
-@pytest.mark.parametrize(("check", "arguments", "guardrail", "said"), CASES)
-def test_a_rail_refuses_and_gives_way_to_its_own_name_alone(
-    manager: IcebergTableManager, check: Callable[..., None], arguments: dict[str, Any], guardrail: str, said: str
+@pytest.mark.parametrize(("check", "arguments", "guardrail", "message"), CASES)
+def test_a_guardrail_refuses_and_is_overridden_by_its_own_name_alone(
+    manager: IcebergTableManager, check: Callable[..., None], arguments: dict[str, Any], guardrail: str, message: str
 ) -> None:
     table = make_orders(manager)
     others = [each for each in Guardrail if each != guardrail]
@@ -65,7 +65,7 @@ def test_a_rail_refuses_and_gives_way_to_its_own_name_alone(
         check(table, [each for each in others if each in own_policy.guardrails], **dict(arguments))
     check(table, [Guardrail(guardrail)], **dict(arguments))
 
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert f"or name '{guardrail}' in overrides" in str(refused.value)
     assert (refused.value.table, refused.value.guardrail) == (ORDERS, guardrail)
 

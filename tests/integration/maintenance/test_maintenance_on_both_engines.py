@@ -1,4 +1,4 @@
-"""What maintenance promises whoever does it: each promise once, held by PyIceberg and by Spark."""
+"""What maintenance promises on either engine: each promise once, held by PyIceberg and by Spark."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -159,7 +159,7 @@ def test_an_orphan_goes_and_nothing_that_the_table_needs_however_old(upkeep: Upk
     assert (result.plan.files, orphan.exists()) == ((f"file://{orphan}",), False)
     assert needed.items() <= everything_in(to_path(table.location())).items()
     assert upkeep.maintenance().restore_orphans(ORDERS) == 1
-    assert orphan.read_bytes() == b"nobody's"
+    assert orphan.read_bytes() == b"orphaned"
 
 
 @pytest.mark.parametrize("operation", sorted({*MaintenanceOperation} - {MaintenanceOperation.TABLE_HEALTH}))
@@ -210,6 +210,6 @@ def _neglect(upkeep: Upkeep) -> None:
 
 def _leave_orphan(upkeep: Upkeep) -> Path:
     orphan = to_path(upkeep.manager.load_table(ORDERS).location()) / "data" / "orphan.parquet"
-    orphan.write_bytes(b"nobody's")
+    orphan.write_bytes(b"orphaned")
     make_older(orphan, 40 * DAY)
     return orphan

@@ -1,4 +1,4 @@
-"""Orphan files: into quarantine, back from it, or gone; never a file that anybody needs."""
+"""Orphan files: into quarantine, back from it, or gone; never a file that is in use."""
 
 import json
 from datetime import timedelta
@@ -45,7 +45,7 @@ def test_an_orphan_is_moved_to_quarantine_with_a_list_and_deleted_after_the_grac
     assert not list(to_path(manager.load_table(ORDERS).location()).rglob("left-behind.parquet"))
 
 
-def test_the_list_tells_where_each_file_was(manager: IcebergTableManager) -> None:
+def test_the_list_says_where_each_file_was(manager: IcebergTableManager) -> None:
     table = make_orders(manager, batches=1)
     orphan = leave_orphan(manager)
     written_at = orphan.stat().st_mtime

@@ -29,7 +29,7 @@ def neglected(manager: IcebergTableManager) -> None:
     """A table that every operation of PyIceberg finds something to do for."""
     table = make_orders(manager, batches=4, days=3)
     orphan = to_path(table.location()) / "data" / "orphan.parquet"
-    orphan.write_bytes(b"nobody's")
+    orphan.write_bytes(b"orphaned")
     make_older(orphan, 40 * DAY)
 
 

@@ -1,4 +1,4 @@
-"""Maintenance while others work on the same table: nobody loses anything, and nobody fails because of it."""
+"""Maintenance while others work on the same table: nothing is lost, and no writer fails because of it."""
 
 import random
 import time
@@ -30,7 +30,7 @@ _MOST_REFS = 6
 
 
 class History:
-    """A table whose every snapshot's rows are known, and someone who changes its refs at random."""
+    """A table whose every snapshot's rows are known, and a client that changes its refs at random."""
 
     def __init__(self, manager: IcebergTableManager, seed: int) -> None:
         self._manager, self._random = manager, random.Random(seed)  # noqa: S311 - a test that can be repeated
@@ -136,7 +136,7 @@ def was_left_for_the_next_run(result: MaintenanceResult) -> bool:
         pytest.param(MaintenanceEngine.SPARK, 20, marks=pytest.mark.slow),
     ],
 )
-def test_maintenance_in_a_loop_against_five_writers_loses_no_row_and_fails_nobody(
+def test_maintenance_in_a_loop_against_five_writers_loses_no_row_and_fails_no_writer(
     tmp_path: Path, engine: MaintenanceEngine, seconds: int
 ) -> None:
     upkeep = Upkeep.open(tmp_path, engine)

@@ -1,4 +1,4 @@
-"""Expiry on a REST catalog, whose server cannot be told that no new branch or tag may have appeared."""
+"""Expiry on a REST catalog, whose protocol has no requirement that no new branch or tag has appeared."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 
 class RestLake:
-    """A table behind a REST server, and somebody who acts on it right before a commit arrives there."""
+    """A table behind a REST server, and another client that acts on it right before a commit arrives there."""
 
     def __init__(self, stub: RestStub) -> None:
         self._catalog = stub.catalog = RacingCatalog.of(stub.catalog)
@@ -64,7 +64,7 @@ def test_what_came_back_goes_again_once_its_tag_is_gone(lake: RestLake) -> None:
     assert content(lake.beside) == checksum(rows_of(9, days=1))
 
 
-def test_where_nobody_can_tell_what_others_did_no_file_is_deleted(lake: RestLake) -> None:
+def test_no_file_is_deleted_where_concurrent_changes_cannot_be_seen(lake: RestLake) -> None:
     first, *_ = replace_often(lake.beside, 3)
     folder = to_path(lake.beside.load_table(ORDERS).location())
     before = set(folder.rglob("*.parquet")) | set(folder.rglob("*.avro"))

@@ -105,8 +105,8 @@ def test_orphans_that_come_back_leave_a_span(upkeep: Upkeep, recorder: SpanRecor
 
     upkeep.maintenance().restore_orphans(ORDERS)
 
-    recorded = {"operation": "restore_orphans", "files.restored": 1, **PYICEBERG, **OF_TABLE}
-    assert recorder.trees() == [SpanTree("iceberg.restore_orphans", recorded, children=[load()])]
+    attributes = {"operation": "restore_orphans", "files.restored": 1, **PYICEBERG, **OF_TABLE}
+    assert recorder.trees() == [SpanTree("iceberg.restore_orphans", attributes, children=[load()])]
 
 
 @pytest.mark.requirement("S2-US7.3", "S2-FR-041", "S2-SC-007")
@@ -184,8 +184,8 @@ def test_a_maintenance_asset_is_one_trace_with_its_run(tmp_path: Path, recorder:
         "dagster.run_id": result.run_id,
         "dagster.step_key": "iceberg_maintenance__compaction",
     }
-    recorded = {"operation": "run_maintenance", "maintenance.asset": "compaction", "tables": 1}
-    assert (root.name, root.attributes) == ("iceberg.run_maintenance", recorded | of_run)
+    attributes = {"operation": "run_maintenance", "maintenance.asset": "compaction", "tables": 1}
+    assert (root.name, root.attributes) == ("iceberg.run_maintenance", attributes | of_run)
     (done,) = [child for child in root.children if child.name == "iceberg.maintain_table"]
     assert done.attributes.items() >= (of_run | {"maintenance.status": "done"}).items()
     assert len(recorder.trace_ids()) == 1

@@ -116,26 +116,28 @@ def test_a_tag_that_is_made_after_the_plan_saves_its_snapshot(spark_upkeep: Upke
     manager, session = spark_upkeep.manager, spark_upkeep.session
     first, *_ = replace_often(manager, 4)
 
-    def session_a_timestamp_later() -> Any:
+    def session_after_a_tag() -> Any:
         manager.create_tag(ORDERS, "late", first)
         return session
 
-    recorded: list[str] = []
+    messages: list[str] = []
     maintenance = TableMaintenance(
-        manager, spark=session_a_timestamp_later, clock=lambda: later(8 * DAY), progress=recorded.append
+        manager, spark=session_after_a_tag, clock=lambda: later(8 * DAY), progress=messages.append
     )
     result = maintenance.execute(EXPIRY, ORDERS, EAGER.model_copy(update={"engine": MaintenanceEngine.SPARK}))
 
     assert (result.status, result.plan.snapshots, result.snapshots_expired) == (MaintenanceStatus.DONE, 3, 2)
     assert content(manager, ref="late") == checksum(rows_of(0, days=1))
-    assert recorded[0].startswith("Spark starts snapshot_expiry of bronze.orders: Expire 3 of 4 snapshots")
-    assert recorded[-1].startswith("2 snapshots expired")
-    # The plan named more files than were deleted, so nobody knows their bytes.
+    assert messages[0].startswith("Spark starts snapshot_expiry of bronze.orders: Expire 3 of 4 snapshots")
+    assert messages[-1].startswith("2 snapshots expired")
+    # The plan named more files than were deleted, so their bytes are unknown.
     assert (result.files_removed < result.plan.input_files, result.bytes_removed) == (True, 0)
 
 
 @pytest.mark.requirement("S2-FR-030")
-def test_a_writer_that_keeps_replacing_the_files_wins_and_nobody_fails(spark_upkeep: Upkeep, tmp_path: Path) -> None:
+def test_a_writer_that_keeps_replacing_the_files_wins_and_neither_side_fails(
+    spark_upkeep: Upkeep, tmp_path: Path
+) -> None:
     make_orders(spark_upkeep.manager, batches=3, days=1)
     rival, stop, written = racing_manager(tmp_path), threading.Event(), [0]
 

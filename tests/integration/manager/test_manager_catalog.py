@@ -144,7 +144,7 @@ def test_a_missing_metadata_file_is_an_error_that_names_the_table(lake: Lake, ma
     for path in lake.files("**/*.metadata.json"):
         path.unlink()
 
-    # Who wrote it may remember it.
+    # The client that wrote it may remember it.
     stranger = IcebergTableManager(lake.connect())
     with pytest.raises(ScanError, match=r"metadata of table 'bronze\.events' cannot be read"):
         stranger.load_table("bronze.events")

@@ -1,4 +1,4 @@
-"""Rewriting files: fewer of them, every row the same, and nobody disturbed."""
+"""Rewriting files: fewer of them, every row the same, and no reader or writer disturbed."""
 
 import hashlib
 import math

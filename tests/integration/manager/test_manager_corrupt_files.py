@@ -1,4 +1,4 @@
-"""Files of a table that are missing or are invalid: a typed error that tells the table, and nothing changed."""
+"""Files of a table that are missing or corrupt: a typed error that names the table, and nothing changed."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -86,7 +86,7 @@ def test_without_settings_seven_days_and_ten_snapshots_stay(lake: Lake, table: T
 
 
 @pytest.mark.requirement("S2-US4.4")
-def test_a_snapshot_at_the_very_timestamp_is_not_older(manager: IcebergTableManager, table: Table, left: Left) -> None:
+def test_a_snapshot_at_that_very_time_is_not_older(manager: IcebergTableManager, table: Table, left: Left) -> None:
     grown = grow(table, [days_ago(8), days_ago(7), days_ago(1)])
 
     assert manager.expire_snapshots(T, older_than=days_ago(7), retain_last=1) == 2
@@ -226,7 +226,7 @@ def test_thousands_of_snapshots_expire_in_batches(
     assert len(lake.rows(T)) == 3
 
 
-def test_the_span_tells_how_many_expired(lake: Lake, table: Table) -> None:
+def test_the_span_counts_the_expired_snapshots(lake: Lake, table: Table) -> None:
     spans = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))

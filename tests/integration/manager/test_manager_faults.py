@@ -145,7 +145,7 @@ def breaking_after(batches: int, error: type[BaseException]) -> pa.RecordBatchRe
 
 @pytest.mark.requirement("S2-US5.4", "S2-FR-026", "S2-E2")
 @pytest.mark.parametrize("error", [CodeError, Interrupted])
-def test_a_stream_that_breaks_in_the_middle_leaves_nothing_and_tells_why(
+def test_a_stream_that_breaks_in_the_middle_leaves_nothing_and_says_why(
     lake: Lake, manager: IcebergTableManager, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     monkeypatch.setattr("floe_dagster_iceberg.table.write.data_file_writer.SPLIT_BYTES", 1)

@@ -283,7 +283,7 @@ def compare_with_the_model(
 
 
 def test_arrow_still_loses_nan_beside_one_other_value(fresh_table: Fresh) -> None:
-    """A known limit, told in docs/troubleshooting.md: Parquet's statistics leave NaN out, and Arrow believes them.
+    """A known limit, see docs/troubleshooting.md: Parquet's statistics leave NaN out, and Arrow believes them.
 
     When this fails, Arrow has been fixed: remove `nan_alone`, and the paragraph.
     """

@@ -1,4 +1,4 @@
-"""Commits that land after everybody has given up on them find their files where they left them."""
+"""Commits that land after their writers have given up on them find their files where they left them."""
 
 from collections.abc import Callable
 

@@ -25,7 +25,7 @@ from support.table_facts import live_files, reachable_files, to_path
 
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
-MOMENTS = [dt.datetime(2024, 2, 29, 23, 59, 59, 999_999), dt.datetime(1960, 1, 2, 3, 4, 5, 6), None]  # noqa: DTZ001
+TIMESTAMPS = [dt.datetime(2024, 2, 29, 23, 59, 59, 999_999), dt.datetime(1960, 1, 2, 3, 4, 5, 6), None]  # noqa: DTZ001
 
 
 def partitioned_by(*fields: tuple[int, Transform[Any, Any], str]) -> PartitionSpec:
@@ -62,7 +62,7 @@ def test_files_are_laid_out_by_partition(
     expected: list[object],
     streamed: bool,
 ) -> None:
-    rows = pa.table({"id": [1, 2, 3], "at": pa.array(MOMENTS, pa.timestamp("us")), "region": ["EU", "US", None]})
+    rows = pa.table({"id": [1, 2, 3], "at": pa.array(TIMESTAMPS, pa.timestamp("us")), "region": ["EU", "US", None]})
     manager.create_table("bronze.events", rows.schema, partitioned_by((source, transform, "part")))
 
     manager.append("bronze.events", rows.to_reader() if streamed else rows)
@@ -96,7 +96,7 @@ ODD_VALUES: dict[str, pa.Array] = {
     "fixed": pa.array([b"\x00\xff", None], pa.binary(2)),
     "binary": pa.array([b"\x00/=", None], pa.binary()),
     "time": pa.array([dt.time(23, 59, 59, 999_999), None], pa.time64("us")),
-    "timestamptz": pa.array([MOMENTS[0], None], pa.timestamp("us", "UTC")),
+    "timestamptz": pa.array([TIMESTAMPS[0], None], pa.timestamp("us", "UTC")),
     "boolean": pa.array([True, None]),
     "float": pa.array([-0.0, None], pa.float32()),
     "unicode": pa.array(["a/b=ü 😀'\"", None]),

@@ -1,4 +1,4 @@
-"""Commits whose answer is lost, and commits before which others are always quicker: made once, or told honestly."""
+"""Commits whose response is lost, and commits that other writers always beat: made once, or reported as failed."""
 
 from collections.abc import Callable
 
@@ -77,7 +77,7 @@ def test_a_lost_response_makes_the_commit_neither_twice_nor_not_at_all(
 
 
 @pytest.mark.requirement("S0-X1..6")
-def test_a_service_that_is_unavailable_for_a_timestamp_is_asked_again(
+def test_a_service_that_is_briefly_unavailable_is_asked_again(
     lake: Lake, catalog: UnreliableCatalog, manager: IcebergTableManager
 ) -> None:
     catalog.fates = ["is lost before it landed", "is lost before it landed"]
@@ -134,8 +134,8 @@ def refused() -> BadRequestError:
 def test_a_refusal_after_a_lost_response_leaves_the_outcome_open(
     catalog: UnreliableCatalog, manager: IcebergTableManager
 ) -> None:
-    answers = iter([CommitStateUnknownException("no answer"), refused()])
-    catalog.fates, catalog.lost = ["is lost before it landed"] * 2, lambda: next(answers)
+    responses = iter([CommitStateUnknownException("no response"), refused()])
+    catalog.fates, catalog.lost = ["is lost before it landed"] * 2, lambda: next(responses)
 
     with pytest.raises(CommitOutcomeUnknownError) as unknown:
         manager.append(TABLE, ROWS)
@@ -144,7 +144,7 @@ def test_a_refusal_after_a_lost_response_leaves_the_outcome_open(
     assert all(to_path(path).exists() for path in unknown.value.files)
 
 
-def test_a_refusal_that_nobody_else_caused_is_final_and_leaves_nothing(
+def test_a_refusal_without_a_conflicting_commit_is_final_and_leaves_nothing(
     lake: Lake, catalog: UnreliableCatalog, manager: IcebergTableManager
 ) -> None:
     catalog.fates, catalog.lost = ["is lost before it landed"], refused

@@ -1,4 +1,4 @@
-"""The quick way to read manifests finds what PyIceberg's own finds, whoever wrote them."""
+"""The quick way to read manifests finds what PyIceberg's own finds, whichever engine wrote them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress

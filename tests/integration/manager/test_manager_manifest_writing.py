@@ -163,7 +163,7 @@ def test_one_that_fails_on_the_way_is_not_stored(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_format_version_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_format_version_is_refused(tmp_path: Path) -> None:
     schema, spec = specified("long")
     output = PyArrowFileIO().new_output(str(tmp_path / "m.avro"))
     with pytest.raises(ValueError, match="version: 3"):

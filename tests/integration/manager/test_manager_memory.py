@@ -18,7 +18,7 @@ TARGET = 16 * MIB
 
 
 def measure(folder: Path, *options: str) -> dict[str, Any]:
-    """Run the probe in a process of its own, where nobody else's memory counts."""
+    """Run the probe in a process of its own, where no other memory counts."""
     here = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-W", "error", "-m", "support.memory_probe", str(folder), *options]
     return json.loads(subprocess.run(command, cwd=here, check=True, capture_output=True, timeout=300).stdout)

@@ -26,7 +26,7 @@ def stub(tmp_path: Path) -> Iterator[RestStub]:
 
 @pytest.fixture
 def beside(stub: RestStub) -> IcebergTableManager:
-    """Somebody else, on the same tables."""
+    """Another client, on the same tables."""
     return IcebergTableManager(stub.catalog, config=QUICK)
 
 

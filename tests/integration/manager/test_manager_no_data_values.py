@@ -100,17 +100,17 @@ def test_no_data_value_is_in_spans_logs_errors_and_reprs(
         manager = IcebergTableManager(lake.catalog, tracer=tracer_into(spans), logger=structlog.get_logger())
         manager.create_table("bronze.people", PEOPLE.schema)
         manager.append("bronze.people", PEOPLE)
-        recorded = [repr(manager), repr(WriteConfig(mode="overwrite", overwrite_filter=f"name = '{CANARY}'"))]
+        output = [repr(manager), repr(WriteConfig(mode="overwrite", overwrite_filter=f"name = '{CANARY}'"))]
         try:
             result = leak(manager, lake)
         except FloeStorageError as error:
-            recorded += [*traceback.format_exception(error), repr(error), repr(error.details), repr(error.args)]
+            output += [*traceback.format_exception(error), repr(error), repr(error.details), repr(error.args)]
         else:
-            recorded.append("" if isinstance(result, pa.Table) else repr(result))
+            output.append("" if isinstance(result, pa.Table) else repr(result))
     structlog.reset_defaults()
 
-    recorded += [repr(events), *map(everything, spans.get_finished_spans())]
-    assert [text for text in recorded if CANARY in text or str(NUMBER) in text] == []
+    output += [repr(events), *map(everything, spans.get_finished_spans())]
+    assert [text for text in output if CANARY in text or str(NUMBER) in text] == []
 
 
 def everything(span: ReadableSpan) -> str:

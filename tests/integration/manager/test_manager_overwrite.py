@@ -48,7 +48,7 @@ def test_files_whose_rows_all_match_are_dropped_unread(lake: Lake, manager: Iceb
 
 
 @pytest.mark.lakes
-def test_files_that_straddle_the_filter_are_rewritten_and_others_are_not(
+def test_files_that_partially_match_the_filter_are_rewritten_and_others_are_not(
     lake: Lake, manager: IcebergTableManager
 ) -> None:
     manager.create_table("bronze.plain", rows().schema)

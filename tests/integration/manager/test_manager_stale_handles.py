@@ -46,7 +46,7 @@ def test_a_stale_handle_does_not_bring_back_or_drop_what_others_changed(
 
 
 @pytest.mark.requirement("S2-FR-028", "S2-SC-006")
-def test_a_stale_handle_overwrites_what_nobody_else_touched(
+def test_a_stale_handle_overwrites_what_no_other_writer_touched(
     lake: Lake, manager: IcebergTableManager, sales: str
 ) -> None:
     stale = lake.table(sales)

@@ -272,7 +272,7 @@ def test_a_pyiceberg_spec_may_partition_a_column_twice_and_a_nested_field(
 
 
 class Unreachable:
-    """A catalog plugin that fails the test when somebody connects."""
+    """A catalog plugin that fails the test when it is connected to."""
 
     name = "unreachable"
 

@@ -1,4 +1,4 @@
-"""What operations of the manager tell beside the spans that the contract tests compare whole: counts, log events."""
+"""What operations of the manager report besides the spans that the contract tests compare: counts, log events."""
 
 import json
 import logging
@@ -31,18 +31,18 @@ def traced(lake: Lake, recorder: SpanRecorder) -> IcebergTableManager:
 
 
 @pytest.mark.requirement("S2-FR-042", "S1-T069-76")
-def test_a_write_tells_mode_strategy_and_counts(traced: IcebergTableManager, recorder: SpanRecorder) -> None:
+def test_a_write_reports_mode_strategy_and_counts(traced: IcebergTableManager, recorder: SpanRecorder) -> None:
     traced.append(TABLE, ROWS)
     traced.upsert(TABLE, ROWS.slice(0, 1), ["id"])
     snapshot = traced.write_data(TABLE, ROWS, WriteConfig(mode=WriteMode.OVERWRITE, commit_strategy="merge_commit"))
 
-    recorded = [tree.attributes for tree in recorder.trees()]
-    assert [(span["write.mode"], span["commit.strategy"], span["records.added"]) for span in recorded] == [
+    attributes = [tree.attributes for tree in recorder.trees()]
+    assert [(span["write.mode"], span["commit.strategy"], span["records.added"]) for span in attributes] == [
         ("append", "fast_append", 3),
         ("upsert", "fast_append", 0),
         ("overwrite", "merge_commit", 3),
     ]
-    assert (recorded[-1]["snapshot.id"], recorded[-1]["records.removed"]) == (snapshot.snapshot_id, 6)
+    assert (attributes[-1]["snapshot.id"], attributes[-1]["records.removed"]) == (snapshot.snapshot_id, 6)
 
 
 @pytest.mark.requirement("S2-US7.3", "S2-FR-041")

@@ -1,4 +1,4 @@
-"""A metadata file that is missing or is invalid: told as it is, or repaired by those who ask for that."""
+"""A metadata file that is missing or corrupt: reported as such, or repaired on request."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -58,7 +58,7 @@ def table(place: Place) -> str:
 
 
 def newcomer(place: Place, mode: StaleTableRecoveryMode = StaleTableRecoveryMode.STRICT) -> IcebergResource:
-    """Somebody with a connection of their own, who has never seen the table."""
+    """A client with its own connection that has never loaded the table."""
     delay = 0.1 + next(_numbers) / 1000
     return place.iceberg(manager=TableManagerSettings(retry_base_delay_seconds=delay, stale_table_recovery_mode=mode))
 
@@ -69,7 +69,7 @@ def versions(place: Place) -> list[Path]:
 
 
 def harm_newest(place: Place, damage: Damage) -> Path:
-    """Damage the newest metadata file behind everybody's back; returns which one that was."""
+    """Damage the newest metadata file without a commit; returns its path."""
     newest = versions(place)[-1]
     damage(newest)
     forget_files()

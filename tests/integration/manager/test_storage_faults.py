@@ -52,17 +52,17 @@ def write(request: pytest.FixtureRequest, polaris: PolarisLake) -> Write:
 
 @pytest.mark.requirement("S2-E4", "S2-FR-047")
 @pytest.mark.parametrize(
-    ("fault", "said"), [(NO_ACCESS, "denied access"), (FULL, "full")], ids=["no permission to write", "full"]
+    ("fault", "message"), [(NO_ACCESS, "denied access"), (FULL, "full")], ids=["no permission to write", "full"]
 )
 def test_storage_that_takes_no_files_fails_the_write_and_nothing_is_left(
-    polaris: PolarisLake, write: Write, fault: Fault, said: str
+    polaris: PolarisLake, write: Write, fault: Fault, message: str
 ) -> None:
     before = polaris.keys()
     polaris.storage.fail_always("POST", r"\.parquet", fault)
     polaris.storage.fail_always("PUT", r"\.parquet", fault)
     with pytest.raises(WriteError, match=r"sales\.orders") as failure:
         write()
-    assert said in str(failure.value)
+    assert message in str(failure.value)
     assert not failure.value.retryable
     assert failure.value.__cause__ is not None
     assert polaris.keys() == before
@@ -84,7 +84,7 @@ def test_storage_that_fails_after_the_data_files_leaves_no_snapshot(
     polaris.storage.recover()
     table = polaris.resource().catalog.load_table(TABLE)
     assert len(table.metadata.snapshots) == 1
-    # Iceberg's Spark writer leaves its files when it cannot be sure that they are nobody's; orphan clean-up finds them.
+    # Iceberg's Spark writer keeps its files when they may have been committed; orphan clean-up finds them.
     left = polaris.keys(".parquet") - before
     assert not left or "spark" in request.node.callspec.id
 
@@ -124,7 +124,7 @@ def test_a_wrong_bucket_or_secret_is_reported_when_the_resource_is_set_up(polari
 
 
 @pytest.mark.requirement("S2-E1")
-def test_a_catalog_that_nobody_answers_for_is_a_connection_error(polaris: PolarisLake) -> None:
+def test_a_catalog_that_refuses_connections_is_a_connection_error(polaris: PolarisLake) -> None:
     with refused_url() as url:
         iceberg = polaris.resource(catalog_uri=url)
         with pytest.raises(CatalogConnectionError, match="unreachable"):
@@ -151,7 +151,7 @@ def test_a_catalog_that_goes_away_during_a_write_leaves_the_files_and_the_next_r
 
 
 @pytest.mark.requirement("S2-E5")
-def test_writers_that_add_columns_at_the_same_timestamp_all_land(polaris: PolarisLake) -> None:
+def test_writers_that_add_columns_at_the_same_time_all_land(polaris: PolarisLake) -> None:
     manager = polaris.resource().table_manager
     manager.create_namespace("sales")
     manager.create_table(TABLE, ROWS.schema)

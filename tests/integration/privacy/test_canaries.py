@@ -11,7 +11,7 @@ import pyarrow.csv
 import pytest
 from dagster import AssetIn, AssetsDefinition, DagsterInstance, StaticPartitionsDefinition, asset
 from opentelemetry import trace
-from support.canaries import Canary, CliError, listening, provider_into
+from support.canaries import Canary, CapturedOutput, capture_output, provider_into
 from support.canary_frames import cast_in_spark, failing_worker, raised_by_spark
 from support.place import LocalPlace
 from support.warehouse import WAREHOUSES, Warehouse
@@ -49,10 +49,10 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliError]:
-    with listening(scene.home) as recorded:
-        monkeypatch.setattr(trace, "get_tracer", provider_into(recorded.spans).get_tracer)
-        yield recorded
+def outputs(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[CapturedOutput]:
+    with capture_output(scene.home) as outputs:
+        monkeypatch.setattr(trace, "get_tracer", provider_into(outputs.spans).get_tracer)
+        yield outputs
 
 
 def returning(name: str, frame: Any, *, partitioned_by: str | None = None, **settings: Any) -> AssetsDefinition:
@@ -135,37 +135,39 @@ def numbers_of_a_file(canary: Canary) -> pa.RecordBatchReader:
 
 
 @pytest.mark.parametrize("case", SUCCESSES)
-def test_a_write_tells_no_value_of_its_rows(scene: Scene, recorded: CliError, case: str, capfd: Any) -> None:
+def test_a_write_reveals_no_value_of_its_rows(scene: Scene, outputs: CapturedOutput, case: str, capfd: Any) -> None:
     canary = Canary()
 
     assert scene.run(SUCCESSES[case](scene, canary))
 
-    recorded.others["output"] = "".join(capfd.readouterr())
-    assert recorded.places_with(canary) == []
+    outputs.others["output"] = "".join(capfd.readouterr())
+    assert outputs.places_with(canary) == []
 
 
 @pytest.mark.parametrize("case", [*FAILURES, "of its own 1", "of its own 2", "of its own 3"])
-def test_a_write_that_fails_tells_no_value_of_its_rows(scene: Scene, recorded: CliError, case: str, capfd: Any) -> None:
+def test_a_write_that_fails_reveals_no_value_of_its_rows(
+    scene: Scene, outputs: CapturedOutput, case: str, capfd: Any
+) -> None:
     canary, own = Canary(), list(FAILURES_OF_ONE[scene.warehouse.engine].values())
     build = FAILURES[case] if case in FAILURES else own[int(case[-1]) - 1]
 
     assert not scene.run(build(scene, canary))
 
-    recorded.others["output"] = "".join(capfd.readouterr())
-    assert '"status": "error"' in recorded.places()["spans"]
-    assert recorded.places_with(canary) == []
+    outputs.others["output"] = "".join(capfd.readouterr())
+    assert '"status": "error"' in outputs.places()["spans"]
+    assert outputs.places_with(canary) == []
 
 
 @pytest.mark.parametrize("case", FILTERS)
-def test_a_read_tells_neither_the_literals_of_its_filter_nor_a_value_of_its_rows(
-    scene: Scene, recorded: CliError, case: str, capfd: Any
+def test_a_read_reveals_neither_the_literals_of_its_filter_nor_a_value_of_its_rows(
+    scene: Scene, outputs: CapturedOutput, case: str, capfd: Any
 ) -> None:
     canary = Canary()
     row_filter = FILTERS[case].format(word=canary.word, number=canary.number)
 
     assert scene.run(reading(scene, row_filter)) is (case == "right")
 
-    recorded.others["output"] = "".join(capfd.readouterr())
+    outputs.others["output"] = "".join(capfd.readouterr())
     # Dagster itself keeps what is written into a definition: there, and only there, the filter stands as it was given.
-    recorded.overlook(row_filter)
-    assert recorded.places_with(canary, scene.people) == []
+    outputs.overlook(row_filter)
+    assert outputs.places_with(canary, scene.people) == []

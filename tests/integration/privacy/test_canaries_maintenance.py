@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from dagster import DagsterInstance
 from opentelemetry import trace
-from support.canaries import Canary, CliError, listening, provider_into
+from support.canaries import Canary, CapturedOutput, capture_output, provider_into
 from support.maintenance_lake import NeglectedLake, run_asset
 from support.spark_session import SMALL_MACHINE
 from support.table_facts import to_path
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.requirement("S2-FR-044")
 
 
 @pytest.fixture
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliError]:
+def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CapturedOutput]:
     (tmp_path / "dagster").mkdir()
-    with listening(tmp_path / "dagster") as recorded:
-        monkeypatch.setattr(trace, "get_tracer", provider_into(recorded.spans).get_tracer)
-        yield recorded
+    with capture_output(tmp_path / "dagster") as outputs:
+        monkeypatch.setattr(trace, "get_tracer", provider_into(outputs.spans).get_tracer)
+        yield outputs
 
 
 def fill(lake: NeglectedLake, table: str, canary: Canary) -> None:
@@ -46,8 +46,8 @@ def damage(lake: NeglectedLake, table: str) -> None:
 # Py4J leaves the sockets of threads that are done to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 @pytest.mark.parametrize("engine", ["pyiceberg", "spark"])
-def test_maintenance_tells_no_value_of_the_rows(
-    tmp_path: Path, recorded: CliError, engine: str, capfd: pytest.CaptureFixture[str]
+def test_maintenance_reveals_no_value_of_the_rows(
+    tmp_path: Path, outputs: CapturedOutput, engine: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lake, canary = NeglectedLake(tmp_path), Canary()
     fill(lake, "bronze.sound", canary)
@@ -60,11 +60,11 @@ def test_maintenance_tells_no_value_of_the_rows(
         # Started outside of a run, so that the run leaves it to the tests that follow.
         assert bundle["pyspark"].spark_session is not None
 
-    with DagsterInstance.local_temp(str(recorded.folder)) as instance:
+    with DagsterInstance.local_temp(str(outputs.folder)) as instance:
         for asset in MAINTENANCE_ASSETS:
             config = {} if asset is MaintenanceOperation.TABLE_HEALTH else {"engine": engine}
             run_asset(bundle.definitions(), asset.value, config, instance=instance)
 
-    recorded.others["output"] = "".join(capfd.readouterr())
-    assert '"status": "error"' in recorded.places()["spans"]
-    assert recorded.places_with(canary) == []
+    outputs.others["output"] = "".join(capfd.readouterr())
+    assert '"status": "error"' in outputs.places()["spans"]
+    assert outputs.places_with(canary) == []

@@ -1,4 +1,4 @@
-"""No operation of the table manager tells a value of its rows or of its filters, on sound tables and on broken ones."""
+"""No operation of the table manager reveals a value of its rows or filters, on sound tables and on broken ones."""
 
 import inspect
 import logging
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.canaries import Canary, CliError, listening, provider_into
+from support.canaries import Canary, CapturedOutput, capture_output, provider_into
 from support.lake import Lake
 from support.process_numbers import process_numbers
 
@@ -94,10 +94,10 @@ def lose_everything(lake: Lake) -> None:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Iterator[CliError]:
+def outputs(tmp_path: Path) -> Iterator[CapturedOutput]:
     (tmp_path / "nothing").mkdir()
-    with listening(tmp_path / "nothing") as recorded:
-        yield recorded
+    with capture_output(tmp_path / "nothing") as outputs:
+        yield outputs
 
 
 def fill(manager: IcebergTableManager, table: str, canary: Canary) -> None:
@@ -109,10 +109,10 @@ def fill(manager: IcebergTableManager, table: str, canary: Canary) -> None:
 
 
 @pytest.mark.parametrize("state", [leave_sound, damage_rows, lose_everything])
-def test_no_operation_tells_a_value(
-    lake: Lake, recorded: CliError, state: Callable[[Lake], None], capfd: pytest.CaptureFixture[str]
+def test_no_operation_reveals_a_value(
+    lake: Lake, outputs: CapturedOutput, state: Callable[[Lake], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    tracer, canary = provider_into(recorded.spans).get_tracer("test"), Canary()
+    tracer, canary = provider_into(outputs.spans).get_tracer("test"), Canary()
     manager = IcebergTableManager(lake.catalog, tracer=tracer, logger=logging.getLogger("floe_dagster_iceberg"))
     for name in CALLS:
         fill(manager, f"bronze.{name}", canary)
@@ -121,14 +121,14 @@ def test_no_operation_tells_a_value(
         try:
             result = call(manager, f"bronze.{name}", canary)
         except FloeStorageError as error:
-            recorded.add_error(name, error)
+            outputs.add_error(name, error)
         else:
-            recorded.others[name] = "" if isinstance(result, pa.Table) else repr(result)
+            outputs.others[name] = "" if isinstance(result, pa.Table) else repr(result)
 
-    recorded.others["output"] = "".join(capfd.readouterr())
+    outputs.others["output"] = "".join(capfd.readouterr())
     counted = process_numbers().reader.get_metrics_data()
-    recorded.others["metrics"] = "" if counted is None else counted.to_json()
-    assert recorded.places_with(canary) == []
+    outputs.others["metrics"] = "" if counted is None else counted.to_json()
+    assert outputs.places_with(canary) == []
 
 
 def test_a_new_operation_needs_a_call_here() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from dagster import DagsterInstance, asset, materialize
 from opentelemetry import trace
-from support.canaries import Canary, CliError, listening, provider_into
+from support.canaries import Canary, CapturedOutput, capture_output, provider_into
 from support.http_stub import RestStub, refused_url, running_stub
 from support.servers.faults import Fault
 
@@ -53,10 +53,10 @@ def stub(tmp_path: Path) -> Iterator[RestStub]:
 
 
 @pytest.fixture
-def recorded(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliError]:
-    with listening(home) as recorded:
-        monkeypatch.setattr(trace, "get_tracer", provider_into(recorded.spans).get_tracer)
-        yield recorded
+def outputs(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CapturedOutput]:
+    with capture_output(home) as outputs:
+        monkeypatch.setattr(trace, "get_tracer", provider_into(outputs.spans).get_tracer)
+        yield outputs
 
 
 @asset
@@ -88,25 +88,25 @@ def polaris(stub: RestStub, secret: Canary, **settings: Any) -> IcebergResource:
 def test_a_server_that_fails_is_not_quoted(
     stub: RestStub,
     instance: DagsterInstance,
-    recorded: CliError,
+    outputs: CapturedOutput,
     failure: tuple[str, str],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     secret, words, (where, body) = Canary(), Canary(), failure
     error = {"error": {"message": words.word, "type": words.word, "code": 0, "stack": [words.word]}}
     method, path, status = FAULTS[where]
-    answer = json.dumps(error) if body == "an error" else f"<html>{words.word}</html>"
-    stub.fail(method, path, *[Fault(status, body=answer)] * 9)
+    content = json.dumps(error) if body == "an error" else f"<html>{words.word}</html>"
+    stub.fail(method, path, *[Fault(status, body=content)] * 9)
 
     assert not run(polaris(stub, secret), instance)
 
     assert stub.count(method, path) > 0
-    recorded.others["output"] = "".join(capfd.readouterr())
-    assert recorded.places_with(secret, words) == []
+    outputs.others["output"] = "".join(capfd.readouterr())
+    assert outputs.places_with(secret, words) == []
 
 
-def test_what_a_catalog_vends_is_not_told(
-    stub: RestStub, instance: DagsterInstance, recorded: CliError, capfd: pytest.CaptureFixture[str]
+def test_vended_credentials_are_not_revealed(
+    stub: RestStub, instance: DagsterInstance, outputs: CapturedOutput, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret, vended = Canary(), Canary()
     stub.catalog.create_table("public.orders", pa.schema([("id", pa.int64())]))
@@ -116,35 +116,35 @@ def test_what_a_catalog_vends_is_not_told(
     assert run(iceberg, instance)
     assert run(iceberg, instance)
 
-    recorded.others["repr"] = f"{iceberg!r} {iceberg.catalog_plugin!r} {iceberg.table_manager!r}"
-    recorded.others["output"] = "".join(capfd.readouterr())
-    assert recorded.places_with(secret, vended) == []
+    outputs.others["repr"] = f"{iceberg!r} {iceberg.catalog_plugin!r} {iceberg.table_manager!r}"
+    outputs.others["output"] = "".join(capfd.readouterr())
+    assert outputs.places_with(secret, vended) == []
 
 
-def test_keys_of_a_storage_that_refuses_them_are_not_told(
-    tmp_path: Path, instance: DagsterInstance, recorded: CliError, capfd: pytest.CaptureFixture[str]
+def test_keys_of_a_storage_that_refuses_them_are_not_revealed(
+    tmp_path: Path, instance: DagsterInstance, outputs: CapturedOutput, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = Canary()
-    with refused_url() as nobody:
+    with refused_url() as refused:
         keys = {"access_key_id": secret.word, "secret_access_key": secret.word, "session_token": secret.word}
         iceberg = IcebergResource(
             catalog_uri=f"sqlite:///{tmp_path}/catalog.db",
             warehouse="s3://lake/warehouse",
             storage_type="s3",
-            storage_properties={"endpoint": nobody, "region": "us-east-1", **keys},
+            storage_properties={"endpoint": refused, "region": "us-east-1", **keys},
         )
 
         assert not run(iceberg, instance)
 
-    recorded.others["repr"] = (
+    outputs.others["repr"] = (
         f"{iceberg!r} {iceberg.storage_plugin!r} {SessionSettings(catalog_conf=iceberg.spark_conf())!r}"
     )
-    recorded.others["output"] = "".join(capfd.readouterr())
-    assert recorded.places_with(secret) == []
+    outputs.others["output"] = "".join(capfd.readouterr())
+    assert outputs.places_with(secret) == []
 
 
-def test_the_password_of_a_database_that_is_away_is_not_told(
-    tmp_path: Path, instance: DagsterInstance, recorded: CliError, capfd: pytest.CaptureFixture[str]
+def test_the_password_of_a_database_that_is_away_is_not_revealed(
+    tmp_path: Path, instance: DagsterInstance, outputs: CapturedOutput, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = Canary()
     iceberg = IcebergResource(
@@ -156,7 +156,7 @@ def test_the_password_of_a_database_that_is_away_is_not_told(
 
     with pytest.raises(FloeStorageError) as caught:
         iceberg.table_manager.list_namespaces()
-    recorded.add_error("error", caught.value)
-    recorded.others["repr"] = f"{iceberg!r} {iceberg.catalog_plugin!r}"
-    recorded.others["output"] = "".join(capfd.readouterr())
-    assert recorded.places_with(secret) == []
+    outputs.add_error("error", caught.value)
+    outputs.others["repr"] = f"{iceberg!r} {iceberg.catalog_plugin!r}"
+    outputs.others["output"] = "".join(capfd.readouterr())
+    assert outputs.places_with(secret) == []

@@ -28,7 +28,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedLake]:
 
 @pytest.fixture(scope="module")
 def printed(lake: ServedLake) -> str:
-    """What the demo said; its working directory is nobody's project."""
+    """The demo's output; its working directory is no project."""
     ours = {"PYTHONPATH": str(ROOT), "DAGSTER_DISABLE_TELEMETRY": "yes"}
     command = [sys.executable, "-m", "examples.demo", "--since", SINCE]
     return printed_by(command, cwd=lake.home, environment={**os.environ, **lake.environment, **ours})
@@ -36,7 +36,7 @@ def printed(lake: ServedLake) -> str:
 
 @pytest.fixture
 def catalog(lake: ServedLake, printed: str) -> Iterator[RestCatalog]:
-    """The tables as somebody else's PyIceberg sees them."""
+    """The tables as a plain PyIceberg client sees them."""
     assert printed
     assert lake.rest_uri is not None
     storage = {

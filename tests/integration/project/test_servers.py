@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 from support.lake_choice import skip_unless_ci
-from support.processes import answers, wait_until
+from support.processes import is_listening, wait_until
 from support.servers.running import ServerMissing, Servers
 
 PROGRAM = """
@@ -29,10 +29,10 @@ def test_servers_go_with_the_process_that_started_them(tmp_path: Path, how: sign
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(HERE)}) as process:
         assert process.stdout is not None
         ports = [int(port) for port in process.stdout.readline().split()]
-        assert all(map(answers, ports))
+        assert all(map(is_listening, ports))
         process.send_signal(how)
 
-    wait_until(lambda: not any(map(answers, ports)), seconds=30, what="The end of the servers")
+    wait_until(lambda: not any(map(is_listening, ports)), seconds=30, what="The end of the servers")
 
 
 def test_a_server_that_does_not_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Exactly once, when the catalog's answer to Spark's commit gets lost; on a real HTTP catalog that fails as told."""
+"""Exactly once, when the response to Spark's commit gets lost; on a real HTTP catalog with scripted faults."""
 
 import json
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ LOST = Fault(status=409, body='{"error": {"message": "stale", "type": "CommitFai
 def commit_from_java(commit: Any, identifier: tuple[str, ...], body: bytes) -> tuple[int, dict[str, Any]]:
     """Java leaves the table's name to the address, and reads the status of an error in its body."""
     named = {"identifier": {"namespace": list(identifier[:-1]), "name": identifier[-1]}}
-    status, answer = commit(identifier, json.dumps({**named, **json.loads(body)}).encode())
-    return status, {"error": {**answer["error"], "code": status}} if "error" in answer else answer
+    status, response = commit(identifier, json.dumps({**named, **json.loads(body)}).encode())
+    return status, {"error": {**response["error"], "code": status}} if "error" in response else response
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def keys_of(lake: SparkLake) -> list[str | None]:
 @pytest.mark.requirement("S2-FR-022", "S2-FR-026")
 @pytest.mark.parametrize("mode", [WriteMode.APPEND, WriteMode.OVERWRITE])
 @pytest.mark.parametrize("lost_response", [AFTER_THE_WORK, Fault(reset=True, after_work=True)])
-def test_a_commit_that_landed_without_an_answer_is_done(
+def test_a_commit_that_landed_without_a_response_is_done(
     lake: SparkLake, stub: RestStub, mode: WriteMode, lost_response: Fault
 ) -> None:
     stub.fail("POST", COMMIT, lost_response)
@@ -75,9 +75,7 @@ def test_a_commit_that_landed_without_an_answer_is_done(
     assert (written.rows, len(lake.rows())) == (1, 2 if mode is WriteMode.APPEND else 1)
 
 
-def test_a_commit_that_nobody_knows_about_is_unknown_and_found_missing_by_a_retry(
-    lake: SparkLake, stub: RestStub
-) -> None:
+def test_a_commit_that_never_arrived_is_unknown_and_found_missing_by_a_retry(lake: SparkLake, stub: RestStub) -> None:
     frame = lake.frame({"region": ["us"], "id": [1]})
     stub.fail("POST", COMMIT, BEFORE_THE_WORK)
 
@@ -134,7 +132,7 @@ def test_rows_that_another_writer_changed_are_not_overwritten(lake: SparkLake, s
 
 
 @pytest.mark.requirement("S2-US5.3", "S2-SC-006")
-def test_another_writer_of_other_rows_is_in_nobodys_way(lake: SparkLake, stub: RestStub) -> None:
+def test_another_writer_of_other_rows_is_no_conflict(lake: SparkLake, stub: RestStub) -> None:
     just_before_the_commit(stub, pa.table({"region": ["us"], "id": [7]}))
 
     lake.write(lake.frame({"region": ["eu"], "id": [1]}), rows=keyed("region", "eu"))

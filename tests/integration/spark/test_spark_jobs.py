@@ -1,4 +1,4 @@
-"""Spark's own UI, event log and history tell for whom a job was done, and traces tell what Spark did."""
+"""Spark's own UI, event log and history name the asset behind a job, and traces show what Spark did."""
 
 from collections.abc import Iterator
 from pathlib import Path

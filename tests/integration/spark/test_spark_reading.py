@@ -211,7 +211,7 @@ def test_other_types_are_refused_by_naming_the_one_that_fits(lake: SparkLake, va
     assert "Return one of: pyspark.sql.DataFrame." in failure_of(result, "events")
 
 
-def test_an_annotation_that_nobody_can_load_is_refused(lake: SparkLake) -> None:
+def test_an_annotation_that_no_engine_can_load_is_refused(lake: SparkLake) -> None:
     @asset
     def events() -> Any:
         return lake.frame({"id": [1]})

@@ -1,4 +1,4 @@
-"""The life of Spark in a process: started by the first who needs it, shared, stopped by the run that started it."""
+"""The life of Spark in a process: started by the first use, shared, stopped by the run that started it."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_scratch_files_are_in_their_folder_and_gone_in_the_end(facts: dict[str, 
 
 
 @pytest.mark.requirement("S2-FR-044")
-def test_secrets_reach_spark_and_nobody_else(facts: dict[str, Any]) -> None:
+def test_secrets_reach_only_spark(facts: dict[str, Any]) -> None:
     assert facts["secret_arrived"]
     assert not facts["secret_in_process_list"]
     assert not facts["secret_shown"]
@@ -97,7 +97,7 @@ def test_sparks_warnings_come_through_python_without_secrets(facts: dict[str, An
 def test_spark_itself_writes_nothing_to_the_console(facts: dict[str, Any]) -> None:
     lines = [line for line in facts["stderr"].splitlines() if " - dagster - " not in line]
 
-    # Java says this before anybody can ask it not to.
+    # Java prints this before logging can be configured.
     assert lines == ["WARNING: Using incubator modules: jdk.incubator.vector"]
 
 

@@ -43,7 +43,7 @@ def test_every_attribute_is_in_the_table() -> None:
 def test_every_metric_is_in_the_table() -> None:
     found = [value for value in vars(instruments).values() if not isinstance(value, dict)]
     found += [gauge for value in vars(instruments).values() if isinstance(value, dict) for gauge in value.values()]
-    # Proxies, as long as nobody has set a provider, and the SDK's own after that.
+    # Proxies, as long as no provider is set, and the SDK's own after that.
     names = {getattr(each, "_name", None) or each.name for each in found if isinstance(each, metrics.Instrument)}
 
     assert column("Metrics") == names

@@ -49,7 +49,7 @@ class BrokenLogger:
 
 class BrokenInstrument:
     def add(self, *_: object, **__: object) -> None:
-        raise OSError("nobody counts")
+        raise OSError("no metrics")
 
     record = set = add
 
@@ -92,7 +92,7 @@ def test_a_logger_that_fails_does_not_make_a_commit_fail(lake: Lake, logger: obj
         manager.append("bronze.nothing", ROWS)
 
 
-def test_numbers_that_nobody_takes_do_not_make_a_commit_fail(
+def test_metrics_that_cannot_be_recorded_do_not_make_a_commit_fail(
     lake: Lake, manager: IcebergTableManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_operations", "_durations", "_errors", "_records_written", "_bytes_written"):

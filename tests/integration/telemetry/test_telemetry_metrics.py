@@ -41,7 +41,7 @@ def test_counts_latencies_and_error_rates_can_be_queried(manager: IcebergTableMa
     assert numbers.changed("iceberg.operation.duration")[("append",)] == 5
 
 
-def test_a_quick_operation_is_reported_from_a_slow_one(manager: IcebergTableManager, numbers: ProcessNumbers) -> None:
+def test_quick_and_slow_operations_are_distinguished(manager: IcebergTableManager, numbers: ProcessNumbers) -> None:
     manager.list_namespaces()
 
     (histogram,) = [

@@ -20,7 +20,7 @@ from floe_dagster_iceberg.telemetry.setup import TelemetrySettings, flush, prepa
 
 ROOT = Path(__file__).resolve().parents[3]
 TOKEN = "tok-en-of-the-collector"
-Answer = dict[str, Any]
+Json = dict[str, Any]
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def _nothing_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "process", setup._Process())
 
 
-def run(folder: Path, *arguments: str, **variables: str) -> Answer:
+def run(folder: Path, *arguments: str, **variables: str) -> Json:
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
         capture_output=True,
@@ -44,10 +44,10 @@ def run(folder: Path, *arguments: str, **variables: str) -> Answer:
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "DAGSTER_DISABLE_TELEMETRY": "yes", **variables},
     )
     assert done.returncode == 0, done.stderr
-    return {**json.loads(done.stdout), "said": done.stderr}
+    return {**json.loads(done.stdout), "stderr": done.stderr}
 
 
-def artifacts(folder: Path, telemetry: Any) -> Answer:
+def artifacts(folder: Path, telemetry: Any) -> Json:
     catalog = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
     return {
         "metadata": {"product_name": "Shop", "product_version": "1.2.3"},
@@ -57,10 +57,10 @@ def artifacts(folder: Path, telemetry: Any) -> Answer:
 
 
 @pytest.fixture
-def run_location(tmp_path: Path) -> Callable[..., Answer]:
-    """Runs two assets of a code location that is watched as told."""
+def run_location(tmp_path: Path) -> Callable[..., Json]:
+    """Runs two assets of a code location with the given telemetry."""
 
-    def run_location(how: str, telemetry: Answer, **variables: str) -> Answer:
+    def run_location(how: str, telemetry: Json, **variables: str) -> Json:
         home, file = tmp_path / "dagster", tmp_path / "artifacts.json"
         home.mkdir()
         file.write_text(json.dumps(artifacts(tmp_path, telemetry)))
@@ -72,7 +72,7 @@ def run_location(tmp_path: Path) -> Callable[..., Answer]:
 
 @pytest.mark.requirement("S2-US7.2", "S3-5")
 def test_a_run_sends_its_spans_and_metrics_with_the_product_as_their_resource(
-    run_location: Callable[..., Answer], receiver: Receiver
+    run_location: Callable[..., Json], receiver: Receiver
 ) -> None:
     telemetry = {
         "otlp_endpoint": receiver.endpoint,
@@ -80,9 +80,9 @@ def test_a_run_sends_its_spans_and_metrics_with_the_product_as_their_resource(
         "authentication": {"auth_type": "bearer", "bearer_token": "${COLLECTOR_TOKEN}"},
     }
 
-    answer = run_location("in-process", telemetry, COLLECTOR_TOKEN=TOKEN)
+    result = run_location("in-process", telemetry, COLLECTOR_TOKEN=TOKEN)
 
-    assert {key: answer[key] for key in ("success", "environment_kept", "early")} == {
+    assert {key: result[key] for key in ("success", "environment_kept", "early")} == {
         "success": True,
         "environment_kept": True,
         "early": False,
@@ -98,7 +98,7 @@ def test_a_run_sends_its_spans_and_metrics_with_the_product_as_their_resource(
     assert {("iceberg.commit", "iceberg.handle_output"), ("iceberg.scan", "iceberg.load_input")} <= parents
     kinds = {name: kind for name, (kind, _) in receiver.metrics().items()}
     assert (kinds["iceberg.operations"], kinds["iceberg.operation.duration"]) == ("sum", "histogram")
-    recorded = {
+    attributes = {
         "service.name": "Shop",
         "service.version": "1.2.3",
         "floe.product.name": "Shop",
@@ -109,14 +109,14 @@ def test_a_run_sends_its_spans_and_metrics_with_the_product_as_their_resource(
         "deployment.environment.name": "dev",
     }
     for resource in [*(span.resource for span in spans.values()), *receiver.metric_resources()]:
-        assert recorded.items() <= resource.items()
+        assert attributes.items() <= resource.items()
     assert {headers["authorization"] for headers in receiver.headers} == {f"Bearer {TOKEN}"}
-    assert TOKEN not in answer["said"] + str(receiver.sent)
+    assert TOKEN not in result["stderr"] + str(receiver.sent)
 
 
 @pytest.mark.requirement("S2-US7.2")
 def test_every_step_of_a_multiprocess_run_sends_its_own_before_its_process_ends(
-    run_location: Callable[..., Answer], receiver: Receiver
+    run_location: Callable[..., Json], receiver: Receiver
 ) -> None:
     assert run_location("multiprocess", {"otlp_endpoint": receiver.endpoint})["success"]
 
@@ -129,28 +129,28 @@ def test_every_step_of_a_multiprocess_run_sends_its_own_before_its_process_ends(
 
 @pytest.mark.parametrize("collector", ["refuses", "hangs"])
 def test_a_collector_that_is_away_does_not_keep_a_process_from_ending(tmp_path: Path, collector: str) -> None:
-    # The one takes no connections, the other takes them and never answers.
+    # The one takes no connections, the other takes them and never responds.
     with refused_url() as refused, socket.create_server(("127.0.0.1", 0)) as silent:
         hanging = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        answer = run(tmp_path, "support.watched_script", refused if collector == "refuses" else hanging)
+        result = run(tmp_path, "support.watched_script", refused if collector == "refuses" else hanging)
 
     # One request has its limit of 3 seconds; no second one is sent when the process ends.
-    assert answer["said"].count("Failed to export traces") == 1
+    assert result["stderr"].count("Failed to export traces") == 1
 
 
-def test_a_provider_that_somebody_else_has_set_stays(tmp_path: Path, receiver: Receiver) -> None:
-    answer = run(tmp_path, "support.watched_script", receiver.endpoint, "own")
+def test_a_provider_that_is_already_set_stays(tmp_path: Path, receiver: Receiver) -> None:
+    result = run(tmp_path, "support.watched_script", receiver.endpoint, "own")
 
-    assert answer["own_spans"] == 1
+    assert result["own_spans"] == 1
     assert receiver.spans() == []
-    # Of metrics nobody had taken care.
+    # No meter provider was set before.
     assert "iceberg.operations" in receiver.metrics()
 
 
 def test_telemetry_that_is_switched_off_by_the_environment_loads_no_sdk(tmp_path: Path, receiver: Receiver) -> None:
-    answer = run(tmp_path, "support.watched_script", receiver.endpoint, OTEL_SDK_DISABLED="true")
+    result = run(tmp_path, "support.watched_script", receiver.endpoint, OTEL_SDK_DISABLED="true")
 
-    assert not answer["sdk_loaded"]
+    assert not result["sdk_loaded"]
     assert receiver.sent == []
 
 
@@ -194,10 +194,10 @@ def test_settings_that_are_invalid_are_reported_and_nothing_else_suffers(
     assert "iceberg" in bundle
     assert complaint in caplog.text
     assert "No telemetry is sent." in caplog.text
-    assert setup.process.wanted is None
+    assert setup._process.wanted is None
 
 
-def test_artifacts_tell_the_collector_the_secret_and_the_share_of_traces(tmp_path: Path) -> None:
+def test_artifacts_set_the_collector_the_secret_and_the_sampling_ratio(tmp_path: Path) -> None:
     create_iceberg_resources(
         artifacts(
             tmp_path,
@@ -210,7 +210,7 @@ def test_artifacts_tell_the_collector_the_secret_and_the_share_of_traces(tmp_pat
         )
     )
 
-    wanted = setup.process.wanted
+    wanted = setup._process.wanted
     assert wanted is not None
     assert (wanted.endpoint, wanted.sampling_ratio) == ("http://collector:4317", 0.1)
     assert wanted.resource["service.name"] == "loader"
@@ -219,12 +219,10 @@ def test_artifacts_tell_the_collector_the_secret_and_the_share_of_traces(tmp_pat
 
 
 @pytest.mark.parametrize("telemetry", [{"enabled": False, "otlp_endpoint": "http://collector:4317"}, {"enabled": True}])
-def test_telemetry_that_is_switched_off_or_names_no_collector_prepares_nothing(
-    tmp_path: Path, telemetry: Answer
-) -> None:
+def test_telemetry_that_is_switched_off_or_names_no_collector_prepares_nothing(tmp_path: Path, telemetry: Json) -> None:
     create_iceberg_resources(artifacts(tmp_path, telemetry))
 
-    assert setup.process.wanted is None
+    assert setup._process.wanted is None
 
 
 def test_artifacts_choose_how_log_events_look(tmp_path: Path) -> None:

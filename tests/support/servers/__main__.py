@@ -60,7 +60,7 @@ def _describe(servers: Servers, folder: Path) -> str:
     return f"""
 PostgreSQL    {servers.database.sqlalchemy_uri}
 S3            {s3.endpoint}  key {s3.access_key_id}  secret {s3.secret_access_key}  bucket {BUCKET}
-REST catalog  {servers.rest_catalog.uri}  (asks nobody who they are, and listens on every address)
+REST catalog  {servers.rest_catalog.uri}  (without authentication, listens on every address)
 Gateway       {servers.gateway.uri}  (behaves as Polaris; catalog {servers.gateway.warehouse})
 Keycloak      {keycloak.token_uri}
               client {keycloak.client_id}  secret {keycloak.client_secret}  scope {keycloak.scope}

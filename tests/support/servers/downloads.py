@@ -87,7 +87,7 @@ def _cache() -> Path:
 
 
 def _once(name: str, make: Callable[[Path], None]) -> Path:
-    """A folder of the cache, made by whoever comes first and never seen half made."""
+    """A folder of the cache, made by the first process that needs it and never seen half made."""
     folder = _cache() / name
     if folder.is_dir():
         return folder

@@ -19,11 +19,11 @@ class Fault:
     """How one request ends.
 
     Attributes:
-        status: Answer with this status, `body` and `headers`.
+        status: Respond with this status, `body` and `headers`.
         hang: Say nothing until the client goes away.
         reset: Reset the connection.
-        truncated: Promise the whole answer, send half of it, and hang up.
-        late: Reset the connection now, and do what was asked a timestamp later.
+        truncated: Promise the whole response, send half of it, and hang up.
+        late: Reset the connection now, and do what was asked a moment later.
         after_work: The request reaches the server before that, and what it asks for is done.
         delay_seconds: Wait this long first; a fault of nothing else is latency.
     """
@@ -103,11 +103,11 @@ class FaultyHandler(BaseHTTPRequestHandler):
     """A handler that knows every way to end a request badly."""
 
     protocol_version = "HTTP/1.1"
-    # Headers and body leave in two packets; with Nagle's algorithm the second waits for the client's answer.
+    # Headers and body leave in two packets; with Nagle's algorithm the second waits for the client's acknowledgement.
     disable_nagle_algorithm = True
 
     def reply(self, status: int, content: bytes, headers: dict[str, str]) -> None:
-        """Answer; a HEAD request is reported the length and gets no body."""
+        """Send a response; a HEAD request gets the length and no body."""
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
@@ -132,7 +132,7 @@ class FaultyHandler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def reset(self) -> None:
-        """Break the connection, so that the client is reported so at once."""
+        """Break the connection, so that the client notices at once."""
         # Lingering for zero seconds makes closing send a reset.
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True

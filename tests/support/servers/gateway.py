@@ -1,6 +1,6 @@
 """A gateway before an Iceberg REST server: towards a client it behaves as Apache Polaris does.
 
-It issues and checks tokens, knows roles, serves one catalog below a prefix, lends storage
+It issues and checks tokens, knows roles, serves one catalog below a prefix, vends storage
 credentials table by table, refuses to purge; and on command it fails in every way a server,
 a load balancer or a network can.
 """
@@ -15,19 +15,17 @@ from urllib.parse import parse_qs, urlsplit
 
 from support.servers.faults import Fault, Seen
 from support.servers.gateway_tokens import TokenDesk
-from support.servers.proxy import Answer, Proxy, Upstream
+from support.servers.proxy import Proxy, Response, Upstream
 
 BASE = "/api/catalog"
 COMMIT = r"/namespaces/[^/]+/tables/[^/]+$"
 """Path of the requests that commit, for `Gateway.fail("POST", COMMIT, ...)`."""
 TOKENS = "/v1/oauth/tokens$"
-_ANSWERED_WITH_A_TABLE = re.compile(
-    r"^(GET /v1/namespaces/[^/]+/tables/[^/]+|POST /v1/namespaces/[^/]+/(tables|register))$"
-)
+_RETURNS_A_TABLE = re.compile(r"^(GET /v1/namespaces/[^/]+/tables/[^/]+|POST /v1/namespaces/[^/]+/(tables|register))$")
 _CREDENTIALS = re.compile(r"^(?P<table>/v1/namespaces/[^/]+/tables/[^/]+)/credentials$")
 _SEPARATOR, _SEPARATOR_PROPERTY = "%2E", "namespace-separator"
 
-Lend = Callable[[str], dict[str, str]]
+Vend = Callable[[str], dict[str, str]]
 
 
 class Gateway(Proxy):
@@ -36,35 +34,35 @@ class Gateway(Proxy):
     Attributes:
         warehouse: Name of the catalog that it serves.
         tokens: Who may pass: client id and secret, life of the tokens, OAuth2 servers to trust.
-        overrides: Properties that clients are reported to use instead of their own.
+        overrides: Properties that clients have to use instead of their own.
         table_config: Properties that come with every table.
-        lend: Storage credentials for a table's location, for clients that ask to be vended some.
-        lends_in_config: Whether what is vended also stands in the table's configuration, where older clients look.
+        vend: Storage credentials for a table's location, for clients that ask to be vended some.
+        vends_in_config: Whether what is vended also stands in the table's configuration, where older clients look.
         purge_allowed: Whether tables may be dropped with their files.
-        renews: Whether clients are reported where they get new credentials for those that are about to expire.
+        renews: Whether clients get the address of new credentials for those that are about to expire.
     """
 
-    def __init__(self, upstream_uri: str, *, warehouse: str = "analytics", lend: Lend | None = None) -> None:
+    def __init__(self, upstream_uri: str, *, warehouse: str = "analytics", vend: Vend | None = None) -> None:
         super().__init__(upstream_uri)
-        self.warehouse, self.lend = warehouse, lend
+        self.warehouse, self.vend = warehouse, vend
         self.tokens = TokenDesk()
         self.overrides: dict[str, str] = {}
         self.table_config: dict[str, str] = {}
-        self.lends_in_config = True
+        self.vends_in_config = True
         self.purge_allowed = False
         self.renews = True
 
     @classmethod
     @contextmanager
-    def start(cls, upstream_uri: str, *, warehouse: str = "analytics", lend: Lend | None = None) -> "Iterator[Gateway]":
+    def start(cls, upstream_uri: str, *, warehouse: str = "analytics", vend: Vend | None = None) -> "Iterator[Gateway]":
         """A gateway on a free port of this machine, until the block ends.
 
         Args:
             upstream_uri: Address of the REST server behind it, without '/v1'.
             warehouse: Name that its catalog gets.
-            lend: Storage credentials for a table's location; none are vended if not given.
+            vend: Storage credentials for a table's location; none are vended if not given.
         """
-        with cls(upstream_uri, warehouse=warehouse, lend=lend).serving() as gateway:
+        with cls(upstream_uri, warehouse=warehouse, vend=vend).serving() as gateway:
             gateway.uri += BASE
             yield gateway
 
@@ -80,7 +78,7 @@ class Gateway(Proxy):
     def client_secret(self) -> str:
         return self.tokens.client_secret
 
-    def answer(self, seen: Seen, upstream: Upstream) -> Answer:
+    def respond(self, seen: Seen, upstream: Upstream) -> Response:
         path = seen.path.removeprefix(BASE)
         if urlsplit(path).path == "/v1/oauth/tokens":
             return self.tokens.issue(seen)
@@ -100,26 +98,26 @@ class Gateway(Proxy):
         path = path.replace(f"/v1/{self.warehouse}/", "/v1/", 1).replace("%1F", _SEPARATOR).replace("%1f", _SEPARATOR)
         return self._in_catalog(replace(seen, path=path, headers=_to_server(seen)), upstream)
 
-    def error(self, fault: Fault) -> Answer:
+    def error(self, fault: Fault) -> Response:
         if fault.body:
             return super().error(fault)
         kinds = {409: "CommitFailedException", 503: "ServiceUnavailableException"}
-        answer = iceberg_error(fault.status, kinds.get(fault.status, "ServiceFailureException"), "told to fail")
-        return replace(answer, headers={**answer.headers, **fault.headers})
+        response = iceberg_error(fault.status, kinds.get(fault.status, "ServiceFailureException"), "scripted fault")
+        return replace(response, headers={**response.headers, **fault.headers})
 
-    def _config(self, seen: Seen, upstream: Upstream) -> Answer:
+    def _config(self, seen: Seen, upstream: Upstream) -> Response:
         asked = parse_qs(urlsplit(seen.path).query).get("warehouse", [""])[0]
         if asked != self.warehouse:
             return iceberg_error(404, "NotFoundException", f"Unable to find warehouse {asked}")
-        answer = upstream.ask(replace(seen, path="/v1/config", headers=_to_server(seen)))
-        config = json.loads(answer.content)
+        response = upstream.ask(replace(seen, path="/v1/config", headers=_to_server(seen)))
+        config = json.loads(response.content)
         del config["overrides"][_SEPARATOR_PROPERTY]
         config["overrides"] |= {**self.overrides, "prefix": self.warehouse}
         if "endpoints" in config:
             config["endpoints"].append("GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials")
-        return replace(answer, content=json.dumps(config).encode())
+        return replace(response, content=json.dumps(config).encode())
 
-    def _in_catalog(self, seen: Seen, upstream: Upstream) -> Answer:
+    def _in_catalog(self, seen: Seen, upstream: Upstream) -> Response:
         target = urlsplit(seen.path)
         if seen.method == "DELETE" and not self.purge_allowed and _asks_to_purge(target.query):
             return iceberg_error(
@@ -131,11 +129,11 @@ class Gateway(Proxy):
                 return missing
         if found := _CREDENTIALS.match(target.path):
             return self._credentials(replace(seen, path=found["table"]), upstream)
-        answer = upstream.ask(seen)
-        has_table = answer.status == 200 and _ANSWERED_WITH_A_TABLE.match(f"{seen.method} {target.path}")
-        return self._with_config(seen, answer) if has_table else answer
+        response = upstream.ask(seen)
+        has_table = response.status == 200 and _RETURNS_A_TABLE.match(f"{seen.method} {target.path}")
+        return self._with_config(seen, response) if has_table else response
 
-    def _missing_parent(self, seen: Seen, upstream: Upstream) -> Answer | None:
+    def _missing_parent(self, seen: Seen, upstream: Upstream) -> Response | None:
         """Polaris creates no namespace below one that is not there."""
         *parents, _ = json.loads(seen.body)["namespace"]
         if not parents:
@@ -146,29 +144,29 @@ class Gateway(Proxy):
             return None
         return iceberg_error(404, "NoSuchNamespaceException", f"Namespace does not exist: {'.'.join(parents)}")
 
-    def _with_config(self, seen: Seen, answer: Answer) -> Answer:
-        lends = self.lend is not None and "x-iceberg-access-delegation" in seen.headers
-        if not lends and not self.table_config:
-            return answer
-        table: dict[str, Any] = json.loads(answer.content)
+    def _with_config(self, seen: Seen, response: Response) -> Response:
+        vends = self.vend is not None and "x-iceberg-access-delegation" in seen.headers
+        if not vends and not self.table_config:
+            return response
+        table: dict[str, Any] = json.loads(response.content)
         location = table["metadata"]["location"]
-        vended = self.lend(location) if lends and self.lend is not None else {}
+        vended = self.vend(location) if vends and self.vend is not None else {}
         if vended and self.renews and seen.method == "GET":
             vended["client.refresh-credentials-endpoint"] = self._credentials_path(seen)
-        in_config = vended if self.lends_in_config else {}
+        in_config = vended if self.vends_in_config else {}
         table["config"] = {**table.get("config", {}), **self.table_config, **in_config}
         if vended:
             table["storage-credentials"] = [{"prefix": location, "config": vended}]
-        return replace(answer, content=json.dumps(table).encode())
+        return replace(response, content=json.dumps(table).encode())
 
-    def _credentials(self, seen: Seen, upstream: Upstream) -> Answer:
-        answer = upstream.ask(seen)
-        if self.lend is None or answer.status != 200:
-            return answer
-        location = json.loads(answer.content)["metadata"]["location"]
-        vended = {**self.lend(location), "client.refresh-credentials-endpoint": self._credentials_path(seen)}
-        said = {"storage-credentials": [{"prefix": location, "config": vended}]}
-        return Answer(200, json.dumps(said).encode())
+    def _credentials(self, seen: Seen, upstream: Upstream) -> Response:
+        response = upstream.ask(seen)
+        if self.vend is None or response.status != 200:
+            return response
+        location = json.loads(response.content)["metadata"]["location"]
+        vended = {**self.vend(location), "client.refresh-credentials-endpoint": self._credentials_path(seen)}
+        payload = {"storage-credentials": [{"prefix": location, "config": vended}]}
+        return Response(200, json.dumps(payload).encode())
 
     def _credentials_path(self, seen: Seen) -> str:
         """Where a client gets new keys for a table, below the catalog's address."""
@@ -176,10 +174,10 @@ class Gateway(Proxy):
         return f"v1/{self.warehouse}/{table}/credentials".replace(_SEPARATOR, "%1F")
 
 
-def iceberg_error(status: int, kind: str, message: str) -> Answer:
+def iceberg_error(status: int, kind: str, message: str) -> Response:
     """An error in the form of Iceberg's REST protocol."""
-    said = {"error": {"message": message, "type": kind, "code": status}}
-    return Answer(status, json.dumps(said).encode())
+    payload = {"error": {"message": message, "type": kind, "code": status}}
+    return Response(status, json.dumps(payload).encode())
 
 
 def _to_server(seen: Seen) -> dict[str, str]:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import jwt
 from support.servers.faults import Seen
-from support.servers.proxy import Answer
+from support.servers.proxy import Response
 
 ROLE = "PRINCIPAL_ROLE:"
 WRITER, READER = "engineer", "reader"
@@ -37,7 +37,7 @@ class TokenDesk:
     Attributes:
         client_id: Who the principal is.
         client_secret: How it proves that.
-        lifetime_seconds: How long the tokens to come are good; clients are reported whole seconds.
+        lifetime_seconds: How long the tokens to come are good; clients see whole seconds.
         issued: How many tokens were issued.
     """
 
@@ -56,7 +56,7 @@ class TokenDesk:
         self._trusted, self._trusted_scope = jwt.PyJWKClient(jwks_uri), scope
 
     def token(self, *roles: str) -> str:
-        """A token as somebody may have fetched it before."""
+        """A token as a client may have fetched it before."""
         token = f"principal-{secrets.token_hex(24)}"
         with self._lock:
             self._grants[token] = Grant(frozenset(roles), time.monotonic() + self.lifetime_seconds)
@@ -77,8 +77,8 @@ class TokenDesk:
         grant = self._grants.get(token) or self._trusted_grant(token)
         return grant if grant is not None and time.monotonic() < grant.expires_at else None
 
-    def issue(self, seen: Seen) -> Answer:
-        """Answer a request for a token."""
+    def issue(self, seen: Seen) -> Response:
+        """Respond to a request for a token."""
         form = {key: values[0] for key, values in parse_qs(seen.body.decode()).items()}
         match form.get("grant_type"):
             case str(kind) if kind == _CLIENT_CREDENTIALS:
@@ -88,7 +88,7 @@ class TokenDesk:
             case _:
                 return _refusal(400, "unsupported_grant_type", "use client_credentials")
 
-    def _for_credentials(self, form: dict[str, str], seen: Seen) -> Answer:
+    def _for_credentials(self, form: dict[str, str], seen: Seen) -> Response:
         given = _basic(seen) or (form.get("client_id", ""), form.get("client_secret", ""))
         if given != (self.client_id, self.client_secret):
             # As careless as some servers are: what was sent is quoted.
@@ -96,22 +96,22 @@ class TokenDesk:
         roles = _roles(form.get("scope", ""))
         if not roles:
             return _refusal(400, "invalid_scope", f"scope {form.get('scope')} names no role of the principal")
-        return self._answer(self.token(*roles))
+        return self._token_response(self.token(*roles))
 
-    def _for_token(self, form: dict[str, str]) -> Answer:
+    def _for_token(self, form: dict[str, str]) -> Response:
         grant = self._grants.get(form.get("subject_token", ""))
         if grant is None or time.monotonic() >= grant.expires_at:
             return _refusal(401, "invalid_grant", "the subject token is not valid")
-        return self._answer(self.token(*grant.roles))
+        return self._token_response(self.token(*grant.roles))
 
-    def _answer(self, token: str) -> Answer:
-        said = {
+    def _token_response(self, token: str) -> Response:
+        payload = {
             "access_token": token,
             "token_type": "bearer",
             "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
             "expires_in": int(self.lifetime_seconds),
         }
-        return Answer(200, json.dumps(said).encode())
+        return Response(200, json.dumps(payload).encode())
 
     def _trusted_grant(self, token: str) -> Grant | None:
         if self._trusted is None:
@@ -140,5 +140,5 @@ def _basic(seen: Seen) -> tuple[str, str] | None:
     return client, secret
 
 
-def _refusal(status: int, kind: str, description: str) -> Answer:
-    return Answer(status, json.dumps({"error": kind, "error_description": description}).encode())
+def _refusal(status: int, kind: str, description: str) -> Response:
+    return Response(status, json.dumps({"error": kind, "error_description": description}).encode())

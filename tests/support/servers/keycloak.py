@@ -56,7 +56,7 @@ class Keycloak:
         with on_leash(
             command,
             folder / "keycloak.log",
-            answers=lambda: serves(server.jwks_uri),
+            is_up=lambda: serves(server.jwks_uri),
             seconds=300,
             environment=environment,
         ):

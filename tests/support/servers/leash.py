@@ -23,19 +23,19 @@ def on_leash(
     command: Sequence[str | Path],
     log: Path,
     *,
-    answers: Callable[[], bool],
+    is_up: Callable[[], bool],
     seconds: float,
     environment: Mapping[str, str] | None = None,
     user: int | None = None,
     remove: Path | None = None,
     stop_signal: signal.Signals = signal.SIGTERM,
 ) -> Iterator[None]:
-    """A server and all that it starts, from when it answers to the end of the block.
+    """A server and all that it starts, from when it is up to the end of the block.
 
     Args:
         command: The server, in the foreground.
         log: Where it writes.
-        answers: Whether it is up.
+        is_up: Whether it is up.
         seconds: How long that may take.
         environment: What it gets besides our own environment.
         user: Id of the user and group to run as, when we are root and the server refuses to be.
@@ -54,7 +54,7 @@ def on_leash(
             start_new_session=True,
         )
     try:
-        _wait(process, log, answers, time.monotonic() + seconds)
+        _wait(process, log, is_up, time.monotonic() + seconds)
         yield
     finally:
         assert process.stdin is not None
@@ -62,14 +62,12 @@ def on_leash(
         process.wait(timeout=2 * STOP_SECONDS)
 
 
-def _wait(process: subprocess.Popen[bytes], log: Path, answers: Callable[[], bool], deadline: float) -> None:
-    while not answers():
+def _wait(process: subprocess.Popen[bytes], log: Path, is_up: Callable[[], bool], deadline: float) -> None:
+    while not is_up():
         ended, late = process.poll() is not None, time.monotonic() > deadline
         if ended or late:
             closing = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
-            raise RuntimeError(
-                f"{'it ended' if ended else 'it did not answer in time'}; its log closes with\n{closing}"
-            )
+            raise RuntimeError(f"{'it ended' if ended else 'it was not up in time'}; its log closes with\n{closing}")
         time.sleep(0.1)
 
 

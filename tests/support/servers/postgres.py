@@ -40,7 +40,7 @@ class Database:
         return f"jdbc:postgresql://127.0.0.1:{self.port}/{self.name}"
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
-        """Run a statement on a connection of its own; returns what it answers."""
+        """Run a statement on a connection of its own; returns its rows."""
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(statement)
             return cursor.fetchall() if cursor.description else []
@@ -69,11 +69,11 @@ class Postgres:
             settings = (*QUICK, f"port={server.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=")
             command = [home / "bin" / "postgres", "-D", data, *(word for text in settings for word in ("-c", text))]
             log = folder / "postgres.log"
-            # SIGINT: stop now, whoever is still connected.
+            # SIGINT: stop now, even with clients connected.
             with on_leash(
                 [str(word) for word in command],
                 log,
-                answers=server._answers,
+                is_up=server._is_up,
                 seconds=30,
                 user=user,
                 # Where a pytest that was killed would leave it behind.
@@ -89,7 +89,7 @@ class Postgres:
     def drop_database(self, name: str) -> None:
         Database("postgres", self.port).execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
-    def _answers(self) -> bool:
+    def _is_up(self) -> bool:
         try:
             Database("postgres", self.port).execute("SELECT 1")
         except psycopg2.OperationalError:

@@ -18,8 +18,8 @@ _OWN_TO_A_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a server said."""
+class Response:
+    """The response of a server."""
 
     status: int
     content: bytes = b""
@@ -34,8 +34,8 @@ class Upstream:
         self._connection: HTTPConnection | None = None
         self._last_used = 0.0
 
-    def ask(self, seen: Seen) -> Answer:
-        """Send a request on, and wait for the answer."""
+    def ask(self, seen: Seen) -> Response:
+        """Send a request on, and wait for the response."""
         connection = self._open()
         headers = {key: value for key, value in seen.headers.items() if key not in _OWN_TO_A_CONNECTION}
         try:
@@ -49,7 +49,7 @@ class Upstream:
         kept = {key: value for key, value in response.headers.items() if key.lower() not in _OWN_TO_A_CONNECTION}
         if seen.method != "HEAD":
             kept = {key: value for key, value in kept.items() if key.lower() != "content-length"}
-        return Answer(response.status, content, kept)
+        return Response(response.status, content, kept)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -65,7 +65,7 @@ class Upstream:
 
 
 class Proxy(FaultPlan):
-    """Passes requests on; `answer` is where a proxy with rules of its own has them."""
+    """Passes requests on; `respond` is where a proxy with rules of its own has them."""
 
     def __init__(self, upstream_uri: str) -> None:
         super().__init__()
@@ -79,13 +79,13 @@ class Proxy(FaultPlan):
             self.uri = f"http://{server.address}"
             yield self
 
-    def answer(self, seen: Seen, upstream: Upstream) -> Answer:
-        """The answer to a request."""
+    def respond(self, seen: Seen, upstream: Upstream) -> Response:
+        """The response to a request."""
         return upstream.ask(seen)
 
-    def error(self, fault: Fault) -> Answer:
-        """The answer that a fault's status stands for."""
-        return Answer(fault.status, fault.body.encode(), {**JSON, **fault.headers})
+    def error(self, fault: Fault) -> Response:
+        """The response that a fault's status stands for."""
+        return Response(fault.status, fault.body.encode(), {**JSON, **fault.headers})
 
 
 class _ProxyHandler(FaultyHandler):
@@ -104,17 +104,17 @@ class _ProxyHandler(FaultyHandler):
         seen = Seen(self.command, self.path, {key.lower(): value for key, value in self.headers.items()}, body)
         fault = self.proxy.next_fault(seen)
         if fault is None:
-            self._send(self.proxy.answer(seen, self._upstream))
+            self._send(self.proxy.respond(seen, self._upstream))
             return
         time.sleep(fault.delay_seconds)
-        answer = None
+        response = None
         if fault.after_work or fault.is_only_slow:
-            answer = self.proxy.answer(seen, self._upstream)
-        self._end_badly(fault, answer, seen)
+            response = self.proxy.respond(seen, self._upstream)
+        self._end_badly(fault, response, seen)
 
     do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = _handle  # noqa: N815 - the names http.server calls
 
-    def _end_badly(self, fault: Fault, answer: Answer | None, seen: Seen) -> None:
+    def _end_badly(self, fault: Fault, response: Response | None, seen: Seen) -> None:
         if fault.hang:
             self.hang()
         elif fault.reset:
@@ -122,14 +122,14 @@ class _ProxyHandler(FaultyHandler):
         elif fault.late:
             self.reset()
             time.sleep(_LATE_SECONDS)
-            self.proxy.answer(seen, self._upstream)
+            self.proxy.respond(seen, self._upstream)
         elif fault.truncated:
-            cut = answer or Answer(200, b'{"metadata-location": "cut off"}')
+            cut = response or Response(200, b'{"metadata-location": "cut off"}')
             self.reply_half(cut.status, cut.content, cut.headers)
         elif fault.status:
             self._send(self.proxy.error(fault))
-        elif answer is not None:
-            self._send(answer)
+        elif response is not None:
+            self._send(response)
 
-    def _send(self, answer: Answer) -> None:
-        self.reply(answer.status, answer.content, answer.headers)
+    def _send(self, response: Response) -> None:
+        self.reply(response.status, response.content, response.headers)

@@ -15,7 +15,7 @@ from support.servers.s3 import S3Server
 
 @dataclass(frozen=True)
 class RestCatalogServer:
-    """A running server. It asks nobody who they are; that is the gateway's part."""
+    """A running server. It authenticates no client; that is the gateway's part."""
 
     uri: str
     warehouse: str
@@ -32,8 +32,8 @@ class RestCatalogServer:
             *("-cp", f"{rest_catalog_jars()}{os.sep}*", "org.apache.iceberg.rest.RESTCatalogServer"),
         ]
         environment = _settings(port, server.warehouse, database, s3)
-        log, answer = folder / "rest-catalog.log", f"{server.uri}/v1/config"
-        with on_leash(command, log, answers=lambda: serves(answer), seconds=60, environment=environment):
+        log, config = folder / "rest-catalog.log", f"{server.uri}/v1/config"
+        with on_leash(command, log, is_up=lambda: serves(config), seconds=60, environment=environment):
             yield server
 
     def forget_everything(self) -> None:

@@ -64,7 +64,7 @@ class Servers:
     @cached_property
     def gateway(self) -> Gateway:
         upstream, s3 = self.rest_catalog.uri, self.s3
-        return self._start("Gateway", lambda: Gateway.start(upstream, lend=lambda _: s3.lend()))
+        return self._start("Gateway", lambda: Gateway.start(upstream, vend=lambda _: s3.vend()))
 
     @cached_property
     def keycloak(self) -> Keycloak:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import requests
 from pyarrow.fs import S3FileSystem
-from support.processes import answers, free_port
+from support.processes import free_port, is_listening
 from support.servers import s3_front
 from support.servers.leash import on_leash
 
@@ -27,7 +27,7 @@ class S3Server:
     access_key_id: str = "floe-key"
     secret_access_key: str = "floe-s3-secret-key"
     region: str = "us-east-1"
-    # Where it is reported what only its owner may tell it.
+    # The address of its administration API.
     control: str = ""
     # For keys that are vended for a while: the server learns its keys when it starts.
     spare_keys: tuple[tuple[str, str], ...] = tuple((f"spare-key-{n}", f"spare-s3-secret-{n}") for n in range(16))
@@ -52,13 +52,15 @@ class S3Server:
         front = [sys.executable, s3_front.__file__, str(port), str(inner), str(control), str(server.folder)]
         log = folder / "s3.log"
         with (
-            on_leash(command, log, answers=lambda: answers(inner) and answers(control), seconds=30, environment=keys),
-            on_leash(front, folder / "s3-front.log", answers=lambda: answers(port), seconds=30),
+            on_leash(
+                command, log, is_up=lambda: is_listening(inner) and is_listening(control), seconds=30, environment=keys
+            ),
+            on_leash(front, folder / "s3-front.log", is_up=lambda: is_listening(port), seconds=30),
         ):
             yield server
 
-    def lend(self) -> dict[str, str]:
-        """Its keys as a catalog lends them, in the words of both engines; Spark takes none that never expire."""
+    def vend(self) -> dict[str, str]:
+        """Its keys as a catalog vends them, in the words of both engines; Spark takes none that never expire."""
         return {
             "s3.access-key-id": self.access_key_id,
             "s3.secret-access-key": self.secret_access_key,

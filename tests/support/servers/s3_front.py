@@ -1,7 +1,7 @@
 """What stands before rclone, whose folders are real ones, and makes up for that.
 
-It answers requests for empty "folders" itself: after each deletion Arrow puts an object named `folder/`, and
-rclone would answer with an error and then no longer find what is in the folder. It makes the folders of objects
+It responds to requests for empty "folders" itself: after each deletion Arrow puts an object named `folder/`, and
+rclone would respond with an error and then no longer find what is in the folder. It makes the folders of objects
 to come, one after the other: two first objects of a folder at once, and rclone loses one of them.
 Run as a script: `python s3_front.py PORT PORT_OF_RCLONE PORT_OF_ITS_CONTROL FOLDER_OF_RCLONE`.
 """
@@ -21,7 +21,7 @@ _PIECE = 1 << 16
 
 
 class Folders:
-    """The folders behind rclone. It is reported of each that is made, because it remembers what there is."""
+    """The folders behind rclone. rclone caches listings, so it has to forget the parent of each folder that is made."""
 
     def __init__(self, root: Path, control: int) -> None:
         self._root, self._control = root, control
@@ -37,9 +37,9 @@ class Folders:
             if not folder.is_dir():
                 known = next(parent for parent in folder.parents if parent.is_dir())
                 folder.mkdir(parents=True, exist_ok=True)
-                await self._set_result_attributes(known)
+                await self._forget(known)
 
-    async def _set_result_attributes(self, folder: Path) -> None:
+    async def _forget(self, folder: Path) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._control)
         query = urlencode({"dir": str(folder.relative_to(self._root))})
         writer.write(f"POST /vfs/forget?{query} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
@@ -48,15 +48,15 @@ class Folders:
 
 
 async def _requests(
-    client: asyncio.StreamReader, answer: asyncio.StreamWriter, server: asyncio.StreamWriter, folders: Folders
+    client: asyncio.StreamReader, response: asyncio.StreamWriter, server: asyncio.StreamWriter, folders: Folders
 ) -> None:
-    """Pass requests on, one after the other; a client sends the next when it has the answer to the last."""
+    """Pass requests on, one after the other; a client sends the next when it has the response to the last."""
     while head := await client.readuntil(b"\r\n\r\n"):
         found = _LENGTH.search(head)
         left = int(found[1]) if found else 0
         if left == 0 and _FOLDER.match(head):
-            answer.write(_DONE)
-            await answer.drain()
+            response.write(_DONE)
+            await response.drain()
             continue
         await folders.make_for(head)
         server.write(head)
@@ -69,7 +69,7 @@ async def _requests(
             await server.drain()
 
 
-async def _answers(server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+async def _responses(server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
     while piece := await server.read(_PIECE):
         client.write(piece)
         await client.drain()
@@ -78,7 +78,7 @@ async def _answers(server: asyncio.StreamReader, client: asyncio.StreamWriter) -
 async def _serve(port: int, upstream: int, folders: Folders) -> None:
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, forth = await asyncio.open_connection("127.0.0.1", upstream)
-        forwards, backwards = _requests(reader, writer, forth, folders), _answers(back, writer)
+        forwards, backwards = _requests(reader, writer, forth, folders), _responses(back, writer)
         both = [asyncio.ensure_future(forwards), asyncio.ensure_future(backwards)]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for task in both:

@@ -1,4 +1,4 @@
-"""A proxy before the S3 server: lends keys for single tables, for a while, and fails on command.
+"""A proxy before the S3 server: vends keys for single tables, for a while, and fails on command.
 
 The signature of every request is checked by the server behind, which knows the keys; what a
 vended key is good for, and how long, is checked here, as a cloud's token service would.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from support.servers.faults import Fault, Seen
-from support.servers.proxy import Answer, Proxy, Upstream
+from support.servers.proxy import Proxy, Response, Upstream
 from support.servers.s3 import S3Server
 
 XML = {"Content-Type": "application/xml"}
@@ -65,7 +65,7 @@ class S3Proxy(Proxy):
         """Everything secret that was vended so far."""
         return [*self._loans, *(secret for _, secret in self._s3.spare_keys)]
 
-    def lend(self, location: str) -> dict[str, str]:
+    def vend(self, location: str) -> dict[str, str]:
         """Keys that open one table's folder and nothing else, as both engines spell them."""
         token = f"vended-session-{secrets.token_hex(16)}"
         place = urlsplit(location)
@@ -82,27 +82,27 @@ class S3Proxy(Proxy):
             "client.region": self._s3.region,
         }
 
-    def answer(self, seen: Seen, upstream: Upstream) -> Answer:
+    def respond(self, seen: Seen, upstream: Upstream) -> Response:
         found = _KEY_ID.search(seen.headers.get("authorization", ""))
         if found is not None and found["id"] == self._s3.access_key_id:
             return upstream.ask(seen)
         loan = self._loans.get(seen.headers.get("x-amz-security-token", ""))
         if loan is None or found is None or found["id"] != loan.key_id:
-            return s3_error(403, "InvalidAccessKeyId", "nobody was vended that key")
+            return s3_error(403, "InvalidAccessKeyId", "that key was not vended")
         if time.monotonic() >= loan.expires_at:
             return s3_error(400, "ExpiredToken", "The provided token has expired.")
         if not _asked_for(seen).startswith(loan.folder):
             return s3_error(403, "AccessDenied", "the key is vended for another table")
         return upstream.ask(seen)
 
-    def error(self, fault: Fault) -> Answer:
-        return s3_error(fault.status, _CODES.get(fault.status, "InternalError"), "told to fail")
+    def error(self, fault: Fault) -> Response:
+        return s3_error(fault.status, _CODES.get(fault.status, "InternalError"), "scripted fault")
 
 
-def s3_error(status: int, code: str, message: str) -> Answer:
+def s3_error(status: int, code: str, message: str) -> Response:
     """An error as S3 servers word it."""
-    said = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
-    return Answer(status, said.encode(), dict(XML))
+    body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    return Response(status, body.encode(), dict(XML))
 
 
 def _asked_for(seen: Seen) -> str:
