@@ -156,7 +156,7 @@ def test_a_column_of_unknown_type_is_named(warehouse: Warehouse) -> None:
 
     result = warehouse.run(events, raise_on_error=False)
 
-    assert "Columns of 'public.events' have no type, only NULL: note" in failure_of(result, "events")
+    assert "Columns of 'public.events' hold only NULL and have no type: note" in failure_of(result, "events")
 
 
 def test_columns_that_differ_only_in_case_are_refused(warehouse: Warehouse) -> None:

@@ -31,7 +31,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(autouse=True)
 def _nothing_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup, "process", setup._Process())
+    monkeypatch.setattr(setup, "_process", setup._Process())
 
 
 def run(folder: Path, *arguments: str, **variables: str) -> Json:
