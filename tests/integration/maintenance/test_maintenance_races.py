@@ -27,6 +27,7 @@ from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 EXPIRY = MaintenanceOperation.SNAPSHOT_EXPIRY
 _MOST_REFS = 6
+_LONGEST_SECONDS = 180
 
 
 class History:
@@ -127,6 +128,15 @@ def was_left_for_the_next_run(result: MaintenanceResult) -> bool:
     return result.status is MaintenanceStatus.SKIPPED and plan is not None and "Left for the next run" in plan.summary
 
 
+def finished(results: list[MaintenanceResult], engine: MaintenanceEngine) -> set[MaintenanceOperation]:
+    """The operations that were done at least once, or may give way and did."""
+    done = {result.operation for result in results if result.status is MaintenanceStatus.DONE}
+    given_way = {result.operation for result in results if was_left_for_the_next_run(result)}
+    # Spark's rewrite of manifests begins anew whenever one of these writers merges some, once a second.
+    may_give_way = {MaintenanceOperation.MANIFESTS} if engine is MaintenanceEngine.SPARK else set()
+    return done | (given_way & may_give_way)
+
+
 @pytest.mark.requirement("S2-FR-030", "S2-US4.4")
 @pytest.mark.parametrize(
     ("engine", "seconds"),
@@ -152,17 +162,16 @@ def test_maintenance_in_a_loop_against_five_writers_loses_no_row_and_fails_no_wr
 
     with Crowd(tmp_path) as crowd:
         maintenance = TableMaintenance(upkeep.manager, spark=upkeep.provider, clock=crowd.a_day_later)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        started = time.monotonic()
+        # On a busy machine a round of Spark takes longer, and its compaction may lose the first races.
+        while time.monotonic() < started + seconds or (
+            finished(results, engine) != set(operations) and time.monotonic() < started + _LONGEST_SECONDS
+        ):
             results += [maintenance.execute(operation, ORDERS, policy) for operation in operations]
 
     assert crowd.failures == []
     assert [result.error for result in results if result.status is MaintenanceStatus.FAILED] == []
-    done = {result.operation for result in results if result.status is MaintenanceStatus.DONE}
-    given_way = {result.operation for result in results if was_left_for_the_next_run(result)}
-    # Spark's rewrite of manifests begins anew whenever one of these writers puts some together, once a second.
-    may_give_way = {MaintenanceOperation.MANIFESTS} if engine is MaintenanceEngine.SPARK else set()
-    assert done | (given_way & may_give_way) == set(operations)
+    assert finished(results, engine) == set(operations)
     assert sorted(upkeep.manager.scan(ORDERS)["id"].to_pylist()) == sorted(crowd.expected)
     table = upkeep.manager.load_table(ORDERS)
     unreferenced = paths_of(table) - reachable_paths(table)
