@@ -70,12 +70,12 @@ class SparkRun:
             )
         )
         if failed := output.count("failed_data_files_count"):
-            message = f"Spark could not rewrite {failed} files of '{self._identifier}'. Its log has the cause."
-            if not output.count("rewritten_data_files_count"):
-                raise CompactionError(message, table=self._identifier)
-            # Other groups were committed, and are the result; the next run tries these again.
-            if self._progress is not None:
-                self._progress(message)
+            # Also when other groups were committed: a table that can be compacted only in part needs attention.
+            raise CompactionError(
+                f"Spark could not rewrite {failed} files of '{self._identifier}'. Its log has the cause; what it "
+                "committed stays.",
+                table=self._identifier,
+            )
         return self._result(
             output,
             files_removed=output.count("rewritten_data_files_count"),

@@ -98,6 +98,7 @@ def test_a_store_that_stumbles_once_is_asked_again(polaris: PolarisLake, write: 
 
 
 @pytest.mark.requirement("S2-E1")
+@pytest.mark.slow
 def test_a_store_that_hangs_ends_the_write_within_its_bounds(polaris: PolarisLake) -> None:
     bounds = polaris.storage_settings(request_timeout_seconds="1", connect_timeout_seconds="1")
     manager = polaris.resource(storage_properties=bounds).table_manager

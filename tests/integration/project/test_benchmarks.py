@@ -26,6 +26,7 @@ def check(folder: Path, name: str) -> None:
     assert "<svg" in (folder / "plots" / f"{name}.svg").read_text()
 
 
+@pytest.mark.slow
 def test_light_benchmarks_run_and_write_their_results(tmp_path: Path) -> None:
     main([*LIGHT, "--quick", "--without-peer", "--into", str(tmp_path)])
 

@@ -115,6 +115,7 @@ def test_a_run_sends_its_spans_and_metrics_with_the_product_as_their_resource(
 
 
 @pytest.mark.requirement("S2-US7.2")
+@pytest.mark.slow
 def test_every_step_of_a_multiprocess_run_sends_its_own_before_its_process_ends(
     run_location: Callable[..., Json], receiver: Receiver
 ) -> None:
