@@ -46,6 +46,7 @@ def test_files_land_below_the_configured_prefix(place: Place, manager: IcebergTa
     assert manager.load_table(T).location() == f"{place.warehouse_uri}/bronze/numbers"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S2-US5.3", "S2-FR-028")
 def test_processes_that_open_a_new_database_at_once_all_do_their_work(
     servers: Servers, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

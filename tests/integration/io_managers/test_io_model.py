@@ -208,6 +208,7 @@ def run_like_the_model(data: st.DataObject, runs: int) -> None:
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+@pytest.mark.slow
 @given(st.data())
 def test_a_table_holds_what_the_model_holds(data: st.DataObject) -> None:
     run_like_the_model(data, runs=6)

@@ -17,7 +17,7 @@ from floe_dagster_iceberg.factory import create_iceberg_resources
 from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS
 from floe_dagster_iceberg.models import MaintenanceOperation
 
-pytestmark = pytest.mark.requirement("S2-FR-044")
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("S2-FR-044")]
 
 
 @pytest.fixture

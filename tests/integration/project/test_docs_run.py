@@ -88,6 +88,7 @@ def commands(page: str) -> Iterator[list[str]]:
                 yield [argument.strip("'") for argument in line.split()[1:]]
 
 
+@pytest.mark.slow
 def test_every_command_of_the_page_on_the_command_line_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lake = CommandLine(tmp_path)

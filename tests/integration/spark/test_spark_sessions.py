@@ -18,7 +18,7 @@ from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
 from floe_dagster_iceberg.spark.session import ensure_catalog
 
-pytestmark = pytest.mark.requirement("D7")
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("D7")]
 
 
 def jars_of(session: SparkSession) -> list[str]:

@@ -22,6 +22,7 @@ def column(heading: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S2-US7.2", "S3-5")
 def test_the_code_of_the_page_sends_the_trace_that_its_snapshot_names(tmp_path: Path) -> None:
     code = "".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
