@@ -72,7 +72,7 @@ def test_a_replaced_partition(warehouse: Warehouse) -> None:
     assert metadata["iceberg/schema_evolved"] is False
     assert metadata["iceberg/rows_dropped"] == 0
     assert metadata["iceberg/commit_attempts"] == 1
-    assert 0 < metadata["iceberg/duration"] < 60
+    assert metadata["iceberg/duration"] > 0
 
 
 def test_columns_have_types_nullability_docs_and_partitioning(warehouse: Warehouse) -> None:
