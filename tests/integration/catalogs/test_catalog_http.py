@@ -208,7 +208,8 @@ def test_the_server_may_ask_for_a_longer_wait(stub: RestStub, plugin: CatalogPlu
     stub.fail("GET", LIST, Fault(429, headers={"Retry-After": "1"}))
     started = time.monotonic()
     plugin.list_namespaces()
-    assert 1.0 <= time.monotonic() - started < 2.0
+    # A lower bound only: how much longer it takes is up to the machine.
+    assert time.monotonic() - started >= 1.0
 
 
 @pytest.mark.requirement("S3-6")
