@@ -1,6 +1,7 @@
 # Every target sets up what it needs: `make demo` and `make test` work in a fresh clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui services test test-lakes test-slow e2e check format bench schemas rows lock clean
+.PHONY: help setup demo ui services test test-lakes test-slow e2e check format docs docs-serve build bench schemas rows \
+	lock clean
 
 BIN := .venv/bin
 # What mypy checks.
@@ -61,8 +62,19 @@ format: setup ## Format the code and apply ruff's fixes
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+docs: setup ## Build the documentation site into build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+
+docs-serve: setup ## Serve the documentation site, and rebuild it on changes
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve $(ARGS)
+
+# The build backend is a locked package, too, so that nothing else is downloaded.
+build: setup ## Build the wheel into dist/
+	@$(BIN)/uv build --wheel --clear --no-build-isolation --python $(BIN)/python --out-dir dist --quiet $(ARGS)
+	@ls dist/*.whl
+
 bench: setup ## Run the benchmarks and write benchmarks/results.md (ONLY=name selects one, ARGS=--quick is a smoke test)
-	@$(BIN)/python -m benchmarks $(ONLY) $(ARGS)
+	@PYTHONPATH=tests:. $(BIN)/python -m benchmarks $(ONLY) $(ARGS)
 
 schemas: setup ## Write the JSON Schema of every model to docs/schemas/
 	@$(BIN)/python scripts/export_schemas.py
@@ -72,7 +84,7 @@ rows: setup ## List the requirements that no test proves, and remove proven ones
 
 # Versions already in the file are kept unless ARGS=--upgrade. Why not uv.lock: docs/decisions/0001.
 lock: setup ## Update requirements.lock from pyproject.toml (ARGS=--upgrade takes the newest versions)
-	@$(BIN)/uv pip compile pyproject.toml --group dev --extra connect --extra pandas --extra polars --extra postgres --extra s3 \
+	@$(BIN)/uv pip compile pyproject.toml --group dev --group docs --extra connect --extra pandas --extra polars --extra postgres --extra s3 \
 		--universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements.lock $(ARGS)
 
 clean: ## Remove caches, builds and the data of demo and UI; keeps .venv

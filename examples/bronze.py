@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from examples.columns import describe_columns
 from examples.raw_data import load_raw
 
 NEW_YORK_DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2014-01-01", timezone="America/New_York")
@@ -26,7 +27,13 @@ class LoadConfig(dg.Config):
     group_name="bronze",
     partitions_def=NEW_YORK_DAYS,
     backfill_policy=ALL_DAYS_IN_ONE_RUN,
-    metadata=DAYS_IN_FILES_BY_MONTH,
+    metadata={
+        **DAYS_IN_FILES_BY_MONTH,
+        **describe_columns(
+            "time_hour carrier flight tailnum origin dest year month day hour minute dep_time sched_dep_time "
+            "dep_delay arr_time sched_arr_time arr_delay air_time distance"
+        ),
+    },
     io_manager_key="iceberg_io_manager",
 )
 def flights(context: dg.AssetExecutionContext, config: LoadConfig) -> pa.Table:
@@ -40,7 +47,12 @@ def flights(context: dg.AssetExecutionContext, config: LoadConfig) -> pa.Table:
     group_name="bronze",
     partitions_def=NEW_YORK_DAYS,
     backfill_policy=ALL_DAYS_IN_ONE_RUN,
-    metadata=DAYS_IN_FILES_BY_MONTH,
+    metadata={
+        **DAYS_IN_FILES_BY_MONTH,
+        **describe_columns(
+            "origin time_hour year month day hour temp dewp humid wind_dir wind_speed wind_gust precip pressure visib"
+        ),
+    },
     io_manager_key="iceberg_io_manager",
 )
 def weather(context: dg.AssetExecutionContext) -> pa.Table:
@@ -51,7 +63,10 @@ def weather(context: dg.AssetExecutionContext) -> pa.Table:
 @dg.asset(
     key_prefix="bronze",
     group_name="bronze",
-    metadata={"iceberg/write_mode": "overwrite"},
+    metadata={
+        "iceberg/write_mode": "overwrite",
+        **describe_columns("tailnum year type manufacturer model engines seats speed engine"),
+    },
     io_manager_key="iceberg_io_manager",
 )
 def planes() -> pa.Table:
@@ -62,7 +77,7 @@ def planes() -> pa.Table:
 @dg.asset(
     key_prefix="bronze",
     group_name="bronze",
-    metadata={"iceberg/write_mode": "overwrite"},
+    metadata={"iceberg/write_mode": "overwrite", **describe_columns("carrier name")},
     io_manager_key="iceberg_io_manager",
 )
 def airlines() -> pa.Table:
@@ -73,7 +88,7 @@ def airlines() -> pa.Table:
 @dg.asset(
     key_prefix="bronze",
     group_name="bronze",
-    metadata={"iceberg/write_mode": "overwrite"},
+    metadata={"iceberg/write_mode": "overwrite", **describe_columns("faa name lat lon alt tz dst tzone")},
     io_manager_key="iceberg_io_manager",
 )
 def airports() -> pa.Table:

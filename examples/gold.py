@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from examples.bars import draw_bars
 from examples.bronze import ALL_DAYS_IN_ONE_RUN, NEW_YORK_DAYS
+from examples.columns import describe_columns
 from examples.silver import ON_SPARK, departures
 
 LATE_MINUTES = 15
@@ -23,7 +24,10 @@ WITH_THE_DAY_BEFORE = dg.TimeWindowPartitionMapping(start_offset=-1, allow_nonex
         "flown": dg.AssetIn(departures.key, input_manager_key=ON_SPARK),
         "airlines": dg.AssetIn(["bronze", "airlines"], input_manager_key=ON_SPARK),
     },
-    metadata={"iceberg/write_mode": "overwrite"},
+    metadata={
+        "iceberg/write_mode": "overwrite",
+        **describe_columns("carrier name flights late_share average_delay cancelled", cancelled="cancelled_flights"),
+    },
     io_manager_key=ON_SPARK,
     kinds={"spark"},
 )
@@ -54,7 +58,7 @@ def carrier_punctuality(context: dg.AssetExecutionContext, flown: Any, airlines:
         "flown": dg.AssetIn(departures.key, input_manager_key=ON_SPARK),
         "airports": dg.AssetIn(["bronze", "airports"], input_manager_key=ON_SPARK),
     },
-    metadata={"iceberg/write_mode": "overwrite"},
+    metadata={"iceberg/write_mode": "overwrite", **describe_columns("dest origin flights late_share destination")},
     io_manager_key=ON_SPARK,
     kinds={"spark"},
 )
@@ -75,7 +79,10 @@ def route_punctuality(flown: Any, airports: Any) -> Any:
     key_prefix="gold",
     group_name="gold",
     ins={"flown": dg.AssetIn(departures.key, input_manager_key=ON_SPARK)},
-    metadata={"iceberg/write_mode": "overwrite"},
+    metadata={
+        "iceberg/write_mode": "overwrite",
+        **describe_columns("sight flights average_delay cancelled_share", average_delay="delay"),
+    },
     io_manager_key=ON_SPARK,
     kinds={"spark"},
 )
@@ -104,8 +111,24 @@ def weather_effect(flown: Any) -> Any:
 @dg.asset(
     key_prefix="gold",
     group_name="gold",
+    ins={"flights": dg.AssetIn(["bronze", "flights"], metadata={"iceberg/changes": "partitions"})},
+    metadata={"iceberg/upsert_keys": ["time_hour"], **describe_columns("time_hour flights")},
+    io_manager_key="iceberg_io_manager",
+)
+def flights_per_hour(flights: pa.Table) -> pa.Table:
+    """Planned departures per hour. Incremental: a run reads only the months in which something changed."""
+    return flights.group_by("time_hour").aggregate([([], "count_all")]).rename_columns(["time_hour", "flights"])
+
+
+@dg.asset(
+    key_prefix="gold",
+    group_name="gold",
     ins={"flown": dg.AssetIn(departures.key, input_manager_key=ON_SPARK)},
-    metadata={"iceberg/write_mode": "upsert", "iceberg/upsert_keys": ["tailnum"]},
+    metadata={
+        "iceberg/write_mode": "upsert",
+        "iceberg/upsert_keys": ["tailnum"],
+        **describe_columns("tailnum manufacturer flights miles last_seen", miles="total_miles"),
+    },
     io_manager_key=ON_SPARK,
     kinds={"spark"},
 )
@@ -131,7 +154,11 @@ def aircraft(flown: Any) -> Any:
     partitions_def=NEW_YORK_DAYS,
     backfill_policy=ALL_DAYS_IN_ONE_RUN,
     ins={"flown": dg.AssetIn(departures.key, input_manager_key=ON_SPARK, partition_mapping=WITH_THE_DAY_BEFORE)},
-    metadata={"partition_expr": "day", "iceberg/partition_spec": ["month(day)"]},
+    metadata={
+        "partition_expr": "day",
+        "iceberg/partition_spec": ["month(day)"],
+        **describe_columns("day flights delay delay_before", day="date"),
+    },
     io_manager_key=ON_SPARK,
     kinds={"spark"},
 )
@@ -155,7 +182,7 @@ def day_over_day(context: dg.AssetExecutionContext, flown: Any) -> Any:
     ins={
         "flown": dg.AssetIn(departures.key, input_manager_key=ON_SPARK, metadata={"iceberg/tag": REVIEWED}),
     },
-    metadata={"iceberg/write_mode": "overwrite"},
+    metadata={"iceberg/write_mode": "overwrite", **describe_columns("origin dest flights")},
     io_manager_key=ON_SPARK,
     kinds={"spark"},
 )

@@ -18,6 +18,7 @@ answers = dg.define_asset_job(
         gold.route_punctuality,
         gold.weather_effect,
         gold.aircraft,
+        gold.flights_per_hour,
         gold.reviewed_routes,
     ],
 )

@@ -119,9 +119,10 @@ class Pipeline:
             self._tables.create_tag(DEPARTURES, gold.REVIEWED)
 
     def _answers(self) -> None:
-        title = "gold: carriers, routes, weather, aircraft"
+        title = "gold: carriers, routes, weather, aircraft, hours"
         keys = [gold.carrier_punctuality.key, gold.route_punctuality.key, gold.weather_effect.key, gold.aircraft.key]
-        if not self._spark_runs and all(map(self._is_there, [*keys, gold.reviewed_routes.key])):
+        others = [gold.flights_per_hour.key, gold.reviewed_routes.key]
+        if not self._spark_runs and all(map(self._is_there, [*keys, *others])):
             return self._progress.up_to_date(title)
         self._start_spark(keys)
         with self._progress.step(title):

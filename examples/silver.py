@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from examples.bronze import ALL_DAYS_IN_ONE_RUN, NEW_YORK_DAYS
+from examples.columns import describe_columns
 
 ON_SPARK = "iceberg_spark_io_manager"
 
@@ -29,6 +30,10 @@ ON_SPARK = "iceberg_spark_io_manager"
         "partition_expr": "scheduled_hour",
         "iceberg/partition_spec": ["month(scheduled_hour)"],
         "iceberg/sort_by": ["carrier"],
+        **describe_columns(
+            "scheduled_hour carrier flight origin dest tailnum departure_delay arrival_delay cancelled miles plane_age "
+            "manufacturer seats wind_speed visibility rain"
+        ),
     },
     io_manager_key=ON_SPARK,
     kinds={"spark"},

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager, IcebergIOManager, SparkIcebergIOManager
     from floe_dagster_iceberg.maintenance.definitions import build_maintenance_definitions
     from floe_dagster_iceberg.maintenance.health_checks import build_health_checks
+    from floe_dagster_iceberg.observations.checks import build_writer_checks
+    from floe_dagster_iceberg.observations.definitions import build_iceberg_observations
+    from floe_dagster_iceberg.observations.sensor import build_table_change_sensor
     from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
     from floe_dagster_iceberg.table.manager import IcebergTableManager
+    from floe_dagster_iceberg.table.manager.changes import TableChanges
 
 # These import an engine or Dagster, so they are loaded on first use: a code location loads quickly.
 _HOMES = {
@@ -31,8 +35,12 @@ _HOMES = {
     "IcebergSparkResource": "resources",
     "IcebergTableManager": "table.manager",
     "SparkIcebergIOManager": "io_managers.managers",
+    "TableChanges": "table.manager.changes",
     "build_health_checks": "maintenance.health_checks",
+    "build_iceberg_observations": "observations.definitions",
     "build_maintenance_definitions": "maintenance.definitions",
+    "build_table_change_sensor": "observations.sensor",
+    "build_writer_checks": "observations.checks",
     "create_iceberg_resources": "factory",
     "create_io_manager": "io_managers.create",
     "create_io_manager_from_artifacts": "io_managers.create",
@@ -48,8 +56,12 @@ __all__ = [
     "IcebergSparkResource",
     "IcebergTableManager",
     "SparkIcebergIOManager",
+    "TableChanges",
     "build_health_checks",
+    "build_iceberg_observations",
     "build_maintenance_definitions",
+    "build_table_change_sensor",
+    "build_writer_checks",
     "create_iceberg_resources",
     "create_io_manager",
     "create_io_manager_from_artifacts",

@@ -10,11 +10,11 @@ import pydantic
 from dagster import MetadataValue
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models import writing
-from floe_dagster_iceberg.models.base import FrozenModel, first_duplicate
-from floe_dagster_iceberg.models.field_errors import field_errors, nearest
+from floe_dagster_iceberg.models import ChangesMode, writing
+from floe_dagster_iceberg.models.base import FrozenModel, field_errors, first_duplicate, nearest
 from floe_dagster_iceberg.models.identifiers import Namespace, TableIdentifier, TableName
 from floe_dagster_iceberg.models.partitioning import PartitionSpec
+from floe_dagster_iceberg.models.quantities import SizeInBytes
 from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
 PREFIX: Final = "iceberg/"
@@ -62,9 +62,17 @@ def _known_timezone(name: str) -> str:
     return name
 
 
+def _check_limit(value: int | str | None) -> int | str | None:
+    # A number of snapshots, or the text of a size.
+    if isinstance(value, str):
+        pydantic.TypeAdapter(SizeInBytes[int]).validate_python(value)
+    return value
+
+
 Columns: TypeAlias = Annotated[
     tuple[writing.ColumnName, ...], pydantic.BeforeValidator(_one_or_more), pydantic.AfterValidator(_each_once)
 ]
+ChangesLimit: TypeAlias = Annotated[pydantic.PositiveInt | str | None, pydantic.AfterValidator(_check_limit)]
 Properties: TypeAlias = Annotated[dict[str, str], pydantic.BeforeValidator(_texts)]
 SpecSetting: TypeAlias = Annotated[
     PartitionLayout | PartitionSpec | None,
@@ -144,14 +152,33 @@ class AssetSettings(_Settings):
     naive_timezone: Annotated[str, pydantic.AfterValidator(_known_timezone)] = pydantic.Field(
         default="UTC", alias="iceberg/naive_timezone", description="Time zone of timestamps that have none."
     )
+    format_version: writing.FormatVersion | None = pydantic.Field(
+        default=None,
+        alias="iceberg/format_version",
+        description="Format version of a new table: 1, 2 or 3, which needs Spark. An existing table keeps its own.",
+    )
 
     @pydantic.model_validator(mode="after")
-    def _check_upsert_keys(self) -> Self:
+    def _check_combinations(self) -> Self:
         if self.write_mode is writing.WriteMode.UPSERT and not self.upsert_keys:
             raise ValueError("upsert needs the columns that identify a row: set 'iceberg/upsert_keys'")
         if self.write_mode not in {None, writing.WriteMode.UPSERT} and self.upsert_keys:
             raise ValueError(f"'iceberg/upsert_keys' is for upsert, but 'iceberg/write_mode' is {self.write_mode}")
+        given = self.properties.get(writing.FORMAT_VERSION)
+        if given is not None and given not in map(str, writing.FORMAT_VERSIONS):
+            raise ValueError(f"property '{writing.FORMAT_VERSION}' is '{given}': use 1, 2 or 3")
+        if given is not None and self.format_version not in {None, int(given)}:
+            raise ValueError(
+                f"'iceberg/format_version' is {self.format_version}, property '{writing.FORMAT_VERSION}' is {given}: "
+                "keep one"
+            )
         return self
+
+    @property
+    def new_format_version(self) -> int | None:
+        """The format version of a new table, by its own setting or by the table property of that name."""
+        given = self.properties.get(writing.FORMAT_VERSION)
+        return self.format_version or (None if given is None else int(given))
 
     @pydantic.field_validator("snapshot_properties")
     @classmethod
@@ -208,8 +235,42 @@ class InputSettings(_Settings):
     )
     tag: str | None = pydantic.Field(default=None, min_length=1, alias="iceberg/tag", description="Tag to read.")
     branch: str | None = pydantic.Field(
-        default=None, min_length=1, alias="iceberg/branch", description="Branch to read."
+        default=None,
+        min_length=1,
+        alias="iceberg/branch",
+        description="Branch to read; that of the asset if not given.",
     )
+
+    changes: ChangesMode | None = pydantic.Field(
+        default=None,
+        alias="iceberg/changes",
+        description="Read only what changed since the asset last ran: appends, changelog or partitions.",
+    )
+    changes_limit: ChangesLimit = pydantic.Field(
+        default=None,
+        alias="iceberg/changes_limit",
+        description="Changes to read in one run: a number of snapshots, or a size such as '10GB'; all if not given.",
+    )
+    net_changes: bool = pydantic.Field(
+        default=False,
+        alias="iceberg/net_changes",
+        description="Leave rows that came and went since the last run out of a changelog.",
+    )
+    identifier_columns: Columns = pydantic.Field(
+        default=(),
+        alias="iceberg/identifier_columns",
+        description="Columns that identify a row, for update images in a changelog.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _check_changes(self) -> Self:
+        options = ("changes_limit", "net_changes", "identifier_columns")
+        if self.changes is None and (given := [name for name in options if getattr(self, name)]):
+            raise ValueError(f"'iceberg/{given[0]}' is for inputs that read changes: set 'iceberg/changes'")
+        for name in ("snapshot_id", "as_of", "tag"):
+            if self.changes is not None and getattr(self, name) is not None:
+                raise ValueError(f"'iceberg/changes' reads up to the newest snapshot: leave out 'iceberg/{name}'")
+        return self
 
     @pydantic.model_validator(mode="after")
     def _check_single_version(self) -> Self:
@@ -218,6 +279,11 @@ class InputSettings(_Settings):
         if len(chosen) > 1:
             raise ValueError(f"{' and '.join(chosen)} each choose a version of the table: set one of them")
         return self
+
+    @property
+    def names_version(self) -> bool:
+        """Whether a version is set, a branch included."""
+        return any(value is not None for value in (self.snapshot_id, self.as_of, self.tag, self.branch))
 
     @classmethod
     def from_metadata(cls, definition: Mapping[str, Any] | None, *, owner: str = "the input") -> Self:
@@ -246,18 +312,24 @@ class SettingsArguments(TypedDict, total=False):
     commit_strategy: writing.CommitStrategy | str
     snapshot_properties: Mapping[str, object]
     naive_timezone: str
+    format_version: int
     columns: str | Sequence[str]
     row_filter: writing.RowFilter
     snapshot_id: int
     as_of: datetime | str
     tag: str
+    changes: ChangesMode | str
+    changes_limit: int | str
+    net_changes: bool
+    identifier_columns: str | Sequence[str]
 
 
 def iceberg_settings(**settings: Unpack[SettingsArguments]) -> dict[str, Any]:
     """Build the metadata of an asset, an output or an input, and validate it.
 
-    >>> iceberg_settings(write_mode="upsert", upsert_keys=["id"])
-    {'iceberg/write_mode': 'upsert', 'iceberg/upsert_keys': ['id']}
+    Examples:
+        >>> iceberg_settings(write_mode="upsert", upsert_keys=["id"])
+        {'iceberg/write_mode': 'upsert', 'iceberg/upsert_keys': ['id']}
 
     Raises:
         ValidationError: A setting is unknown or not valid, or those of outputs and inputs are mixed.

@@ -106,12 +106,18 @@ class Connection:
                 _probe(self.storage_plugin, catalog=self._settings.catalog_name)
             self._storage_checked = True
 
-    def health_check(self) -> HealthStatus:
+    def health_check(self, *, writes: bool = False) -> HealthStatus:
         """List the catalog's namespaces, for at most 5 seconds; errors of this package become a status."""
         started = perf_counter()
+
+        def ask() -> None:
+            self.manager.catalog.list_namespaces()
+            if writes and self.storage_plugin is not None:
+                _probe(self.storage_plugin, catalog=self._settings.catalog_name)
+
         try:
             with translate_errors(self._settings.catalog_name):
-                run_within(HEALTH_CHECK_SECONDS, lambda: self.manager.catalog.list_namespaces())  # noqa: PLW0108 - opens the catalog
+                run_within(HEALTH_CHECK_SECONDS, ask)
         except FloeStorageError as error:
             return HealthStatus(state="unhealthy", message=str(error), details={"error": type(error).__name__})
         return HealthStatus(state="healthy", details={"seconds": f"{perf_counter() - started:.3f}"})
@@ -150,6 +156,12 @@ def open_connection(settings: ConnectionSettings) -> Connection:
                 _connections.popitem(last=False)
         _connections.move_to_end(key)
         return _connections[key]
+
+
+def forget_connections() -> None:
+    """Let the next use open a connection; those in use stay open."""
+    with _opening:
+        _connections.clear()
 
 
 def _probe(storage: StoragePlugin, *, catalog: str) -> None:

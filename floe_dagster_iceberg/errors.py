@@ -21,6 +21,7 @@
         ├── CompactionError
         ├── MaintenanceRefusedError
         ├── EngineCapabilityError
+        │   └── UnsupportedMetadataError  also a ScanError
         ├── PluginNotFoundError
         └── SecretNotFoundError
 
@@ -29,7 +30,7 @@ value. `retryable` says whether running the same work again may succeed; at the 
 `Failure(allow_retries=...)`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from floe_dagster_iceberg.models.quantities import counted
@@ -60,6 +61,7 @@ __all__ = [
     "TableAlreadyExistsError",
     "TableExistsError",
     "TableNotFoundError",
+    "UnsupportedMetadataError",
     "ValidationError",
     "WriteError",
 ]
@@ -76,6 +78,7 @@ class FloeStorageError(Exception):
     """Base class of every error of this package."""
 
     retryable: ClassVar[bool] = False
+    """Whether running the same work again may succeed."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Constructors take more than the message, and Dagster sends errors between processes.
@@ -194,15 +197,20 @@ class ScanError(IcebergError):
     """Rows could not be read."""
 
 
-class StaleTableMetadataError(ScanError):
-    """The metadata file of a table in the catalog is missing or invalid."""
+_RESTORE = (
+    "Restore the metadata file, or set stale_table_recovery_mode to 'repair': the next write then goes on from the "
+    "newest version that is left."
+)
 
-    def __init__(self, table: object, *, metadata_location: str | None, reason: str) -> None:
+
+class StaleTableMetadataError(ScanError):
+    """The metadata file of a table in the catalog is missing or truncated."""
+
+    def __init__(self, table: object, *, metadata_location: str | None, reason: str, remedy: str | None = None) -> None:
         self.metadata_location, self.reason = metadata_location, reason
         super().__init__(
             f"The metadata of table '{table}' cannot be read: {reason} ({metadata_location or 'location unknown'}). "
-            "Restore the metadata file, or set stale_table_recovery_mode to 'repair' to restore the newest version "
-            "that is left.",
+            f"{remedy or _RESTORE}",
             table=table,
         )
 
@@ -252,9 +260,10 @@ class SnapshotNotFoundError(IcebergError):
 class RollbackError(IcebergError):
     """The table cannot be rolled back to that snapshot."""
 
-    def __init__(self, table: object, *, snapshot: object, reason: str) -> None:
+    def __init__(self, table: object, *, snapshot: object, reason: str, remedy: str = "") -> None:
         self.snapshot, self.reason = snapshot, reason
-        super().__init__(f"Table '{table}' cannot be rolled back to '{snapshot}': {reason}.", table=table)
+        message = f"Table '{table}' cannot be rolled back to '{snapshot}': {reason}. {remedy}"
+        super().__init__(message.rstrip(), table=table)
 
 
 class CompactionError(IcebergError):
@@ -270,11 +279,61 @@ class MaintenanceRefusedError(IcebergError):
 
 
 class EngineCapabilityError(IcebergError):
-    """The engine does not support this."""
+    """The engine does not support this.
 
-    def __init__(self, message: str, *, engine: str, table: object = None) -> None:
+    Attributes:
+        engine: The engine. What another one than Spark cannot do is handed to Spark, if it is configured.
+        reason: What it cannot do, as the end of a sentence.
+    """
+
+    reason: str | None = None
+
+    def __init__(self, message: str, *, engine: str, table: object = None, reason: str | None = None) -> None:
         self.engine = engine
+        if reason is not None:
+            self.reason = reason
         super().__init__(message, table=table)
+
+
+class UnsupportedMetadataError(EngineCapabilityError, ScanError):
+    """The table exists and is complete, but its metadata has something that PyIceberg cannot parse.
+
+    Attributes:
+        reason: What that is, such as "column 'v' has type 'variant'".
+        metadata_location: The metadata file, if known.
+        format_version: Version of the table format, if known.
+        locations: Where the table keeps its files, as far as known.
+        document: The parsed JSON of the metadata file, in the process that read it; empty elsewhere.
+    """
+
+    def __init__(
+        self,
+        table: object,
+        *,
+        reason: str,
+        metadata_location: str | None = None,
+        format_version: int | None = None,
+        locations: Sequence[str] = (),
+        document: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.reason, self.metadata_location = reason, metadata_location
+        self.format_version, self.locations = format_version, tuple(locations)
+        self._document = document or {}
+        where = f" ({metadata_location})" if metadata_location else ""
+        super().__init__(
+            f"PyIceberg cannot parse the metadata of table '{table}'{where}: {reason}. The table exists, and nothing "
+            "was changed. Use it through an engine that supports this, such as Spark.",
+            engine="pyiceberg",
+            table=table,
+        )
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        return self._document
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A file with thousands of snapshots is not sent between processes.
+        return _rebuild, (type(self), str(self), {**vars(self), "_document": {}})
 
 
 class PluginNotFoundError(IcebergError):

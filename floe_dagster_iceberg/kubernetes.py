@@ -166,7 +166,7 @@ class PodSizes:
             for which, schedule in settings.schedules.items()
         }
 
-    def step_configs(self, assets: Iterable[dg.AssetsDefinition | dg.AssetSpec]) -> dict[str, dict[str, Any]]:
+    def step_configs(self, assets: Iterable[object]) -> dict[str, dict[str, Any]]:
         """Return the pod configuration of data assets, by the name of their op.
 
         It is the preset of an asset's tag `floe/resources`, else 'default'. Left out are ops with
@@ -177,7 +177,7 @@ class PodSizes:
         """
         configs = {}
         for each in assets:
-            if isinstance(each, dg.AssetSpec) or not each.is_executable:
+            if not isinstance(each, dg.AssetsDefinition) or not each.is_executable:
                 continue
             if not isinstance(each.node_def, dg.OpDefinition):
                 continue
@@ -195,9 +195,11 @@ class PodSizes:
         return {each.op.name: config for each in checks} if config else {}
 
 
-class _ExecutorSettings(FrozenModel):
-    type: Literal["in_process", "multiprocess", "k8s_job_executor"]
-    config: dict[str, Any] = Field(default_factory=dict)
+class ExecutorSettings(FrozenModel):
+    """The executor, as compiled."""
+
+    type: Literal["in_process", "multiprocess", "k8s_job_executor"] = Field(description="Dagster's executor.")
+    config: dict[str, Any] = Field(default_factory=dict, description="Configuration of that executor.")
 
 
 def build_executor(
@@ -213,8 +215,8 @@ def build_executor(
     """
     if not artifacts.executor:
         return None
-    with raise_validation_error(_ExecutorSettings, _EXECUTOR_PATH):
-        settings = _ExecutorSettings.model_validate(artifacts.executor)
+    with raise_validation_error(ExecutorSettings, _EXECUTOR_PATH):
+        settings = ExecutorSettings.model_validate(artifacts.executor)
     executor, config = _executor_named(settings.type), dict(settings.config)
     if settings.type == _K8S_EXECUTOR and step_configs:
         config[_PER_STEP] = {**step_configs, **config.get(_PER_STEP, {})}

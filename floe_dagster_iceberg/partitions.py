@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import product
 from typing import Final, NamedTuple, TypeAlias
 
@@ -101,6 +102,8 @@ def _listed(names: Iterable[str]) -> str:
 
 # Enough for a cron with uneven ticks, such as the first and the fifteenth of a month.
 _WINDOWS: Final = 5
+# Every write and read asks for it. A code location has a few definitions.
+_TRANSFORMS_KEPT: Final = 256
 # A day on which daylight saving time starts.
 _SHORTEST_DAY: Final = timedelta(hours=23)
 _FINENESS: Final = (*TIME_TRANSFORMS, PartitionTransform.IDENTITY).index
@@ -138,6 +141,7 @@ def derive_layout(
     )
 
 
+@lru_cache(_TRANSFORMS_KEPT)
 def time_transform(partitions_def: dg.TimeWindowPartitionsDefinition) -> PartitionTransform:
     """Return the coarsest of year, month and day on whose first day every window starts, or hour for shorter windows.
 

@@ -7,15 +7,24 @@ use connects, and resources of one process with the same configuration share the
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from dagster import Config, ConfigurableResource, EnvVar, InitResourceContext
+from dagster import Config, ConfigurableResource, DataVersion, EnvVar, InitResourceContext, MetadataValue
 from pydantic import Field, PrivateAttr
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
+from floe_dagster_iceberg.asset_metadata import build_observation_metadata
 from floe_dagster_iceberg.connections import Connection, ConnectionSettings, open_connection
 from floe_dagster_iceberg.errors import SecretNotFoundError, ValidationError
-from floe_dagster_iceberg.models import CommitStrategy, IcebergTableManagerConfig, StaleTableRecoveryMode
+from floe_dagster_iceberg.models import (
+    CommitStrategy,
+    IcebergTableManagerConfig,
+    StaleTableRecoveryMode,
+    TableHealth,
+    TableIdentifier,
+)
+from floe_dagster_iceberg.models.base import nearest
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, HealthStatus, StoragePlugin
 from floe_dagster_iceberg.secrets import is_reference, secret_as_text
 from floe_dagster_iceberg.spark.session_users import SESSION_USERS
@@ -27,6 +36,7 @@ if TYPE_CHECKING:
 
     from floe_dagster_iceberg.spark.conf import SessionSettings
     from floe_dagster_iceberg.table.manager import IcebergTableManager
+    from floe_dagster_iceberg.table.write.handover import Handover
 
 _MASK = "********"
 # The resource's own fields by the names that catalog plugins use.
@@ -48,7 +58,19 @@ def _secret_field(description: str, default: Callable[[], Any] = lambda: None) -
     return Field(default_factory=default, repr=False, json_schema_extra=secret, description=description)
 
 
-class TableManagerSettings(Config):
+class StrictFields:
+    """Refuses unknown fields, which Dagster's configuration classes ignore when they are built in Python."""
+
+    def __init__(self, **fields: Any) -> None:
+        known: list[str] = list(getattr(type(self), "model_fields", ()))
+        for name in sorted(fields.keys() - set(known)):
+            guess = nearest(name, known)
+            hint = f"Did you mean '{guess}'?" if guess else f"It has: {', '.join(known)}."
+            raise ValidationError(f"{type(self).__name__} has no field '{name}'. {hint}")
+        super().__init__(**fields)
+
+
+class TableManagerSettings(StrictFields, Config):
     """The settings of `IcebergTableManagerConfig`, as Dagster configuration."""
 
     max_commit_retries: int = Field(default=3, description="Retries of a commit that lost against another writer.")
@@ -60,7 +82,8 @@ class TableManagerSettings(Config):
     )
     stale_table_recovery_mode: StaleTableRecoveryMode = Field(
         default=StaleTableRecoveryMode.STRICT,
-        description="'repair' restores the newest version left of a table whose metadata file is missing or corrupt.",
+        description="With 'repair', a write to a table whose metadata file is missing or truncated goes on from the "
+        "newest version that is left; with 'strict', it fails.",
     )
     default_table_properties: dict[str, str] | None = Field(
         default=None, description="Properties of new tables; the default is suited for production."
@@ -72,14 +95,29 @@ class TableManagerSettings(Config):
         return IcebergTableManagerConfig(**{name: value for name, value in given.items() if value is not None})
 
 
-class IcebergResource(ConfigurableResource[Any]):
+@dataclass(frozen=True)
+class TableDescription:
+    """What Dagster shows of a table.
+
+    Attributes:
+        metadata: Table name, columns, row count, snapshot, writer, sizes, as of an observation.
+        data_version: The last snapshot that changed rows.
+        health: Files, snapshots and manifests.
+    """
+
+    metadata: Mapping[str, MetadataValue]
+    data_version: DataVersion
+    health: TableHealth
+
+
+class IcebergResource(StrictFields, ConfigurableResource[Any]):
     """Iceberg tables of one catalog, for assets, IO managers and Spark.
 
     The default is a SQLite catalog and a warehouse below `$FLOE_HOME`, else below `.floe` in the
     working directory. Strings may be an `EnvVar` or any reference of `floe_dagster_iceberg.secrets`;
     they are resolved when the catalog is first used.
 
-    Example:
+    Examples:
         >>> iceberg = IcebergResource(
         ...     catalog_type="polaris",
         ...     catalog_uri="http://polaris:8181/api/catalog",
@@ -107,14 +145,26 @@ class IcebergResource(ConfigurableResource[Any]):
         "Settings of the storage plugin, and Iceberg properties.", default=dict
     )
     default_namespace: str = Field(default="public", description="Namespace of assets whose key has one part.")
+    qualified_table_names: bool = Field(
+        default=False,
+        description="Whether metadata 'dagster/table_name' begins with the catalog's name, as SQL engines write it.",
+    )
     manager: TableManagerSettings = Field(
         default_factory=TableManagerSettings, description="Retry budget, retention, default table properties."
+    )
+    check_storage_at_start: bool = Field(
+        default=False,
+        description="Whether each process writes a small object below the warehouse and deletes it, before any work.",
     )
     _opened: tuple[int, Connection] | None = PrivateAttr(default=None)
 
     @classmethod
-    def from_artifacts(cls, artifacts: CompiledArtifacts) -> Self:
+    def from_artifacts(cls, artifacts: CompiledArtifacts, **settings: Any) -> Self:
         """Configure from compiled artifacts; nothing is resolved or connected.
+
+        Args:
+            artifacts: The artifacts.
+            **settings: Further fields of the resource.
 
         Raises:
             ValidationError: The artifacts name no catalog.
@@ -131,7 +181,9 @@ class IcebergResource(ConfigurableResource[Any]):
         if mode is not StaleTableRecoveryMode.STRICT:
             given["manager"] = TableManagerSettings(stale_table_recovery_mode=mode)
         given = {name: value for name, value in given.items() if value != {}}
-        return cls(catalog_type=artifacts.catalog.type, default_namespace=artifacts.default_namespace, **given)
+        return cls(
+            catalog_type=artifacts.catalog.type, default_namespace=artifacts.default_namespace, **given, **settings
+        )
 
     @property
     def table_manager(self) -> "IcebergTableManager":
@@ -153,15 +205,40 @@ class IcebergResource(ConfigurableResource[Any]):
         """The storage plugin in use; None if only the catalog knows the storage."""
         return self._connection.storage_plugin
 
-    def setup_for_execution(self, context: InitResourceContext) -> None:
-        """Check once per process that the warehouse is writable, before any work is done.
+    @property
+    def catalog_of_table_names(self) -> str | None:
+        """The catalog's name, if it is part of the tables' names in metadata."""
+        return self.catalog_name if self.qualified_table_names else None
+
+    def describe(self, table: "str | TableIdentifier") -> "TableDescription":
+        """Describe a table whose rows another tool has written, as the IO managers describe those of their own.
+
+        For assets of dbt, dlt, Sling or SQL on the same catalog:
+
+            description = iceberg.describe("shop.orders")
+            return MaterializeResult(metadata=description.metadata, data_version=description.data_version)
 
         Raises:
-            WriteError: The warehouse is not writable.
+            NoSuchTableError: There is no such table.
+        """
+        from floe_dagster_iceberg.table.maintenance.health import measure_health  # noqa: PLC0415 - it loads PyIceberg
+
+        loaded = self.table_manager.load_table(table)
+        found = self.table_manager.observe(loaded)
+        metadata = build_observation_metadata(found, catalog=self.catalog_name, qualified=self.qualified_table_names)
+        version = DataVersion(found.observation.data_version)
+        return TableDescription(metadata, version, measure_health(loaded))
+
+    def setup_for_execution(self, context: InitResourceContext) -> None:
+        """Resolve the settings; nothing is written unless `check_storage_at_start` is set.
+
+        Raises:
+            WriteError: The storage is checked, and the warehouse is not writable.
         """
         del context
         self._opened = None
-        self.check_storage()
+        if self.check_storage_at_start:
+            self.check_storage()
         self._opened = (os.getpid(), self._connection)
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
@@ -173,15 +250,22 @@ class IcebergResource(ConfigurableResource[Any]):
     def check_storage(self) -> None:
         """Write a small object below the warehouse and delete it; once per process.
 
+        Needs credentials that may write at the root of the warehouse, which reading, and writing to single namespaces,
+        do not.
+
         Raises:
             WriteError: The location is missing, or the credentials do not allow writing there.
             CatalogConnectionError: The storage does not respond.
         """
         self._connection.check_storage()
 
-    def health_check(self) -> HealthStatus:
-        """List the catalog's namespaces, for at most 5 seconds."""
-        return self._connection.health_check()
+    def health_check(self, *, writes: bool = False) -> HealthStatus:
+        """List the catalog's namespaces, for at most 5 seconds.
+
+        Args:
+            writes: Whether to also write a small object below the warehouse and delete it.
+        """
+        return self._connection.health_check(writes=writes)
 
     def spark_conf(self) -> dict[str, str]:
         """Return the Spark conf of the same tables. It holds resolved secrets, which Spark redacts."""
@@ -243,7 +327,7 @@ def _rebuild(resource: type[IcebergResource], settings: dict[str, Any]) -> Icebe
     return resource(**settings)
 
 
-class IcebergSparkResource(ConfigurableResource[Any]):
+class IcebergSparkResource(StrictFields, ConfigurableResource[Any]):
     """A Spark session with the Iceberg catalog. Spark starts when the session is first used.
 
     Assets and IO managers of one process share it, and a run that started Spark stops it at its end.
@@ -279,6 +363,19 @@ class IcebergSparkResource(ConfigurableResource[Any]):
         from floe_dagster_iceberg.spark.session import REGISTRY  # noqa: PLC0415 - imports PySpark
 
         return REGISTRY.open_session(self._settings(), _start_lazily)
+
+    @property
+    def table_manager(self) -> "IcebergTableManager":
+        """The table manager of the catalog; what PyIceberg cannot do, it hands to this Spark.
+
+        That is: changes of tables of format version 3, rows of tables with equality deletes or Avro files.
+        """
+        return self.iceberg.table_manager.with_handover(self._open_handover)
+
+    def _open_handover(self) -> "Handover":
+        from floe_dagster_iceberg.spark.handover import SparkHandover  # noqa: PLC0415 - imports PySpark
+
+        return SparkHandover(lambda: self.spark_session)
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
         """Register as a user of this process's session, whether or not it is started."""

@@ -6,9 +6,10 @@ run and to data versions. Everything here also works without it, as in a unit te
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import dagster as dg
 
@@ -49,6 +50,29 @@ def load_run_identity(context: dg.OutputContext) -> RunIdentity:
     )
 
 
+def find_written(context: dg.InputContext) -> dict[str, frozenset[str]] | None:
+    """Properties of the snapshot that a step of this run wrote for an input, or of the run whose output it reuses.
+
+    None if no step did: outside a run, and for an asset that is not part of the run.
+    """
+    step, output = _step_context(context), context.upstream_output
+    if step is None or output is None:
+        return None
+    # After a re-execution from failure, the output may be that of an earlier run.
+    run = step.dagster_run if output.run_id == step.run_id else step.instance.get_run_by_id(output.run_id)
+    if run is None:
+        return None
+    work_id = _first_attempt(step.instance, run, output.step_key)
+    if not output.has_asset_key:
+        identity = RunIdentity(run_id=run.run_id, work_id=work_id, step_key=output.step_key)
+        return {snapshot_properties.IDEMPOTENCY_KEY: frozenset({build_idempotency_key(output, identity, ())})}
+    # Not by its key: an input may read other partitions than those that were written.
+    return {
+        snapshot_properties.RUN_ID: frozenset({run.run_id, work_id}),
+        snapshot_properties.ASSET_KEY: frozenset({output.asset_key.to_user_string()}),
+    }
+
+
 def _first_attempt(instance: Any, run: dg.DagsterRun, step_key: str) -> str:
     """The run that started the work which this one continues; the run itself if it is new work."""
     while run.parent_run_id is not None:
@@ -81,9 +105,20 @@ def _succeeded(instance: Any, run: dg.DagsterRun, step_key: str) -> bool:
     return any(step.status is not None and step.status.value == "SUCCESS" for step in statistics)
 
 
+# Dagster's job for the button "Materialize" and for `dagster asset materialize`, and the tag of runs that an
+# automation condition requests, which are in that job as well.
+_IMPLICIT_JOB = "__ASSET_JOB"
+_AUTOMATION_TAG = "dagster/from_automation_condition"
+
+
+def is_started_by_click(run: dg.DagsterRun) -> bool:
+    """Whether a run was started by "Materialize" or "Materialize all", and not by a job or an automation condition."""
+    return run.job_name == _IMPLICIT_JOB and _AUTOMATION_TAG not in run.tags
+
+
 def telemetry_of(context: dg.OutputContext | dg.InputContext) -> Telemetry:
     """Telemetry for a context; in a run, events appear in Dagster's log viewer."""
-    return Telemetry() if _step_context(context) is None else telemetry_of_run()
+    return Telemetry(logger=None if _step_context(context) is None else dg.get_dagster_logger(attrs.SCOPE))
 
 
 def telemetry_of_run() -> Telemetry:
@@ -119,7 +154,11 @@ def build_idempotency_key(context: dg.OutputContext, run: RunIdentity, partition
         output = ["asset", context.asset_key.to_string()]
     else:
         output = ["op", run.step_key, context.name, context.mapping_key or ""]
-    parts = (run.work_id, *output, *sorted(partition_keys))
+    return _key_of(run.work_id, output, partition_keys)
+
+
+def _key_of(work_id: str, output: Sequence[str], partition_keys: Sequence[str]) -> str:
+    parts = (work_id, *output, *sorted(partition_keys))
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()
 
 
@@ -153,6 +192,104 @@ def set_data_version(context: dg.OutputContext, asset_key: dg.AssetKey, version:
     step = _step_context(context)
     if step is not None:
         step.set_data_version(asset_key, dg.DataVersion(version))
+
+
+@dataclass(frozen=True)
+class StepTarget:
+    """An asset that the step of an input produces.
+
+    Attributes:
+        asset_key: Its key.
+        metadata: The metadata of its definition.
+        io_manager: What stores it; None if it returns nothing that could be stored.
+        partitioned: Whether the run is for partitions of it.
+        idempotency_key: The key of its output in this run.
+    """
+
+    asset_key: dg.AssetKey
+    metadata: Mapping[str, Any]
+    io_manager: Any
+    partitioned: bool
+    idempotency_key: str
+
+
+def targets_of(context: dg.InputContext) -> list[StepTarget]:
+    """The assets that the step of an input produces; none of an op."""
+    step = _step_context(context)
+    definition = None if step is None else step.assets_def
+    if definition is None:
+        return []
+    work_id = _first_attempt(step.instance, step.dagster_run, step.step.key)
+    return [
+        StepTarget(
+            asset_key=key,
+            metadata=definition.metadata_by_key[key],
+            io_manager=_io_manager_of(step, step.op_def.output_def_named(name)),
+            partitioned=step.has_asset_partitions_for_output(name),
+            idempotency_key=_key_of(work_id, ["asset", key.to_string()], ()),
+        )
+        for name, key in definition.keys_by_output_name.items()
+        if key in definition.keys and name in step.selected_output_names
+    ]
+
+
+def _io_manager_of(step: Any, output: Any) -> Any:
+    return None if output.dagster_type.is_nothing else getattr(step.resources, output.io_manager_key, None)
+
+
+def latest_metadata(context: dg.InputContext, asset_key: dg.AssetKey) -> Mapping[str, dg.MetadataValue]:
+    """The metadata of an asset's latest materialization; empty without one."""
+    step = _step_context(context)
+    event = None if step is None else step.instance.get_latest_materialization_event(asset_key)
+    materialization = None if event is None else event.asset_materialization
+    return {} if materialization is None else materialization.metadata
+
+
+def run_tag(context: dg.InputContext, key: str) -> str | None:
+    """A tag of the run; None without it."""
+    step = _step_context(context)
+    return None if step is None else step.dagster_run.tags.get(key)
+
+
+def remembered_by_attempts(context: dg.InputContext, name: str, value: str) -> str:
+    """What the first attempt at the work of this run remembered under a name: this value, if this is the first."""
+    step = _step_context(context)
+    if step is None:
+        return value
+    work_id = _first_attempt(step.instance, step.dagster_run, step.step.key)
+    key, known = f"iceberg/{step.step.key}/{name}", f"{work_id} "
+    for run_id in dict.fromkeys((step.run_id, step.dagster_run.parent_run_id, work_id)):
+        run = None if run_id is None else step.instance.get_run_by_id(run_id)
+        # Dagster copies tags to runs that start over, too.
+        if run is not None and (text := run.tags.get(key, "")).startswith(known):
+            value = text.removeprefix(known)
+            break
+    step.instance.add_run_tags(step.run_id, {key: known + value})
+    return value
+
+
+_NOTES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+
+
+def notes_of_step(context: dg.OutputContext | dg.InputContext) -> dict[str, Any]:
+    """What the inputs of a step leave for its outputs; they are loaded and stored by one process."""
+    step = _step_context(context)
+    return {} if step is None else _NOTES.setdefault(step, {})
+
+
+def add_asset_metadata(
+    context: dg.OutputContext | dg.InputContext,
+    asset_key: dg.AssetKey,
+    metadata: Mapping[str, object],
+    partition_key: str | None = None,
+) -> None:
+    """Add metadata to the event of an asset that the step materializes, or of one partition of it.
+
+    Does nothing outside a run.
+    """
+    step = _step_context(context)
+    if step is not None:
+        step.add_asset_metadata(metadata, asset_key=asset_key, partition_key=partition_key)
 
 
 def _step_context(context: dg.OutputContext | dg.InputContext) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyiceberg import expressions as expr
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
 from pyiceberg.io import FileIO, pyarrow as pyiceberg_arrow
@@ -26,10 +27,21 @@ from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema, prune_columns
 from pyiceberg.table import DOWNCAST_NS_TIMESTAMP_TO_US_ON_WRITE, FileScanTask
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import BinaryType, IcebergType, ListType, MapType, NestedField, PrimitiveType, StringType
+from pyiceberg.types import (
+    BinaryType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+)
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.config import Config
 
+from floe_dagster_iceberg._pyiceberg.file_io import StoredObject
 from floe_dagster_iceberg._pyiceberg.manifest_reader import reading_files
 from floe_dagster_iceberg._pyiceberg.parquet import project
 
@@ -38,6 +50,7 @@ _TEXTS = frozenset({pa.string(), pa.large_string()})
 _BYTES = frozenset({pa.binary(), pa.large_binary()})
 _PARQUET = ds.ParquetFileFormat(pre_buffer=True, buffer_size=8 * pyiceberg_arrow.ONE_MEGABYTE)
 _FIELD_ID = pyiceberg_arrow.PYARROW_PARQUET_FIELD_ID_KEY
+_READABLE = frozenset({FileFormat.PARQUET, FileFormat.ORC, FileFormat.PUFFIN})
 # Before version 3 Iceberg has no nanoseconds.
 _LAST_VERSION_IN_MICROSECONDS = 2
 
@@ -60,6 +73,7 @@ class FileReader:
     def to_table(self, tasks: Iterable[FileScanTask]) -> pa.Table:
         """All rows of the tasks, up to the limit."""
         tasks = list(tasks)
+        _check_formats(tasks)
         deletes = _read_all_delete_files(self._io, tasks)
 
         def read(task: FileScanTask) -> list[pa.RecordBatch]:
@@ -70,11 +84,14 @@ class FileReader:
         # One table each: text may be large in one file and not in another.
         tables = [pa.Table.from_batches([batch]) for batch in _first_rows(chain.from_iterable(found), self._limit)]
         if not tables:
-            return schema_to_pyarrow(self._projected_schema, include_field_ids=False).empty_table()
+            # Not by `empty_table`, which knows no nested UUIDs.
+            return pa.Table.from_batches([], schema_to_pyarrow(self._projected_schema, include_field_ids=False))
         return pa.concat_tables(tables, promote_options="permissive")
 
     def stream(self, tasks: Iterable[FileScanTask]) -> Iterator[pa.RecordBatch]:
         """Rows of the tasks, one file after the other, about a row group in memory at a time."""
+        tasks = list(tasks)
+        _check_formats(tasks)
         for task in tasks:
             with reading_files(self._table_metadata.location):
                 deletes = _read_all_delete_files(self._io, [task])
@@ -82,14 +99,25 @@ class FileReader:
 
     def _read(self, task: FileScanTask, deletes: Deletes) -> Iterator[pa.RecordBatch]:
         file = task.file
-        with self._io.new_input(file.file_path).open() as stream:
-            fragment = _format_of(file).make_fragment(stream)
-            may_be_plain = self._is_plain and file.file_format is FileFormat.PARQUET and not deletes
-            columns = self._columns_in(fragment.physical_schema, file) if may_be_plain else None
-            if columns is not None:
-                yield from self._read_plain(fragment, columns)
-            else:
-                yield from self._read_converted(fragment, file, deletes)
+        opened = self._io.new_input(file.file_path)
+        if isinstance(opened, StoredObject):
+            yield from self._scan(opened.fragment(_format_of(file), file.file_size_in_bytes), file, deletes)
+            return
+        with opened.open() as stream:
+            yield from self._scan(_format_of(file).make_fragment(stream), file, deletes)
+
+    def _scan(self, fragment: ds.FileFragment, file: DataFile, deletes: Deletes) -> Iterator[pa.RecordBatch]:
+        may_be_plain = (
+            self._is_plain
+            and file.file_format is FileFormat.PARQUET
+            and not deletes
+            and not self._filters_after_reading
+        )
+        columns = self._columns_in(fragment.physical_schema, file) if may_be_plain else None
+        if columns is not None:
+            yield from self._read_plain(fragment, columns)
+        else:
+            yield from self._read_converted(fragment, file, deletes)
 
     def _read_converted(self, fragment: ds.FileFragment, file: DataFile, deletes: Deletes) -> Iterator[pa.RecordBatch]:
         """Like PyIceberg's `ArrowScan`, which loses NULL lists and maps of structs."""
@@ -107,13 +135,14 @@ class FileReader:
         row_filter = self._filter_for(stored, by_partition)
         found = prune_columns(stored, self._found_field_ids, select_full_types=False)
         # Positions are those of all rows, so deleted ones go before the filter.
+        filters_after = bool(deletes) or self._filters_after_reading
         scanner = ds.Scanner.from_fragment(
             fragment=fragment,
             schema=fragment.physical_schema,
-            filter=None if deletes else row_filter,
+            filter=None if filters_after else row_filter,
             columns=[column.name for column in found.columns],
         )
-        batches = _undeleted(scanner.to_batches(), deletes, row_filter) if deletes else scanner.to_batches()
+        batches = _undeleted(scanner.to_batches(), deletes, row_filter) if filters_after else scanner.to_batches()
         for batch in batches:
             if batch.num_rows:
                 yield project(
@@ -210,17 +239,49 @@ class FileReader:
         return None if is_everything else expression_to_pyarrow(self._row_filter, self._table_metadata.schema())
 
     @cached_property
+    def _filters_after_reading(self) -> bool:
+        return _may_match_nan(self._row_filter)
+
+    @cached_property
     def _found_field_ids(self) -> set[int]:
-        wanted = self._projected_schema
-        nested = (ListType, MapType)
-        ids = {field_id for field_id in wanted.field_ids if not isinstance(wanted.find_type(field_id), nested)}
-        return ids | extract_field_ids(self._row_filter)
+        # Lists and maps are selected by what is inside of them.
+        schemas = (self._projected_schema, *map(Schema, self._filtered))
+        return {
+            field_id
+            for schema in schemas
+            for field_id in schema.field_ids
+            if not isinstance(schema.find_type(field_id), ListType | MapType)
+        }
 
     @cached_property
     def _downcasts_nanoseconds(self) -> bool:
         asked_for = Config().get_bool(DOWNCAST_NS_TIMESTAMP_TO_US_ON_WRITE)
         is_needed = self._table_metadata.format_version <= _LAST_VERSION_IN_MICROSECONDS
         return is_needed if asked_for is None else asked_for
+
+
+def _may_match_nan(row_filter: BooleanExpression) -> bool:
+    """Whether NaN may match. Arrow skips a row group with NaN if all other values are equal, so it must not filter."""
+    match row_filter:
+        case expr.And(left=left, right=right) | expr.Or(left=left, right=right):
+            return _may_match_nan(left) or _may_match_nan(right)
+        case expr.BoundIsNaN() | expr.BoundNotEqualTo() | expr.BoundNotIn():
+            return isinstance(row_filter.term.ref().field.field_type, FloatType | DoubleType)
+        case expr.Not():
+            return True
+        case _:
+            return False
+
+
+def _check_formats(tasks: Iterable[FileScanTask]) -> None:
+    """Refuse files that PyIceberg cannot read, before any other is read.
+
+    Raises:
+        NotImplementedError: The tasks need such a file.
+    """
+    formats = {file.file_format for task in tasks for file in (task.file, *task.delete_files)}
+    if unknown := sorted(str(each.value) for each in formats - _READABLE):
+        raise NotImplementedError(f"it has {' and '.join(unknown)} files, which only Spark can read")
 
 
 def _format_of(file: DataFile) -> ds.FileFormat:
@@ -248,7 +309,7 @@ def _undeleted(
     batches: Iterable[pa.RecordBatch], deletes: Deletes, row_filter: pc.Expression | None
 ) -> Iterator[pa.RecordBatch]:
     """Matching rows whose positions in the file are not among the deleted ones."""
-    deleted = pa.chunked_array(list(chain.from_iterable(positions.chunks for positions in deletes)))
+    deleted = pa.chunked_array(list(chain.from_iterable(positions.chunks for positions in deletes)), pa.int64())
     start = 0
     for batch in batches:
         positions = pa.array(range(start, start + batch.num_rows), pa.int64())

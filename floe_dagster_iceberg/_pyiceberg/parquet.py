@@ -1,33 +1,59 @@
 """Parquet data files: their writers and their columns, through PyIceberg's Arrow half."""
 # ruff: noqa: SLF001 - private parts are what this folder is for
 
-from collections.abc import Collection
-from typing import Any
+import inspect
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.io import OutputFile
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import (
     ArrowAccessor,
     ArrowProjectionVisitor,
+    DataFileStatistics,
     ParquetFormatWriter,
     _pyarrow_to_schema_without_ids,
     parquet_path_to_id_mapping,
 )
 from pyiceberg.manifest import FileFormat
-from pyiceberg.schema import Schema, visit_with_partner
+from pyiceberg.schema import Schema, sanitize_column_names, visit_with_partner
 from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import TableVersion
-from pyiceberg.types import ListType, MapType
+from pyiceberg.types import BooleanType, ListType, MapType
 
+from floe_dagster_iceberg._pyiceberg.foreign_types import ForeignArrowType, ForeignType
+from floe_dagster_iceberg.errors import ValidationError
+
+_BLOOM_FILTERS: Final = "bloom_filter_options"
 _UNKNOWN_TO_PYICEBERG = (TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, "write.parquet.bloom-filter-")
+
+
+def to_file_schema(schema: Schema) -> Schema:
+    """The schema with column names as they are in files, where Avro's rules hold.
+
+    Raises:
+        ValidationError: A column has no name.
+    """
+    try:
+        return sanitize_column_names(schema)
+    except ValueError:
+        if all(field.name for field in schema.fields):
+            raise
+        raise ValidationError(
+            "The table has a column without a name, and no engine can write files with it. Rename it in the table's "
+            "metadata, or copy the other columns to a new table."
+        ) from None
 
 
 def open_parquet_writer(output: OutputFile, schema: Schema, properties: dict[str, str]) -> ParquetFormatWriter:
     """A writer of one Parquet data file whose columns carry the schema's field ids."""
     model = FileFormatFactory.get(FileFormat.PARQUET)
-    # PyIceberg would warn that it does not know them. Row-group bytes are honoured by DataFileWriter; and filters of
-    # warnings belong to the whole process, whose other threads run the user's code.
+    # PyIceberg would warn that it does not know them. DataFileWriter honours them; and filters of warnings belong to
+    # the whole process, whose other threads run the user's code.
     known = {key: value for key, value in properties.items() if not key.startswith(_UNKNOWN_TO_PYICEBERG)}
     writer = model.create_writer(output, schema, known)
     if not isinstance(writer, ParquetFormatWriter):
@@ -35,16 +61,41 @@ def open_parquet_writer(output: OutputFile, schema: Schema, properties: dict[str
     return writer
 
 
-def leave_without_dictionary(writer: ParquetFormatWriter, columns: Collection[str]) -> None:
-    """Write some columns without a dictionary; for a writer without rows."""
-    if columns:
+def set_column_encodings(
+    writer: ParquetFormatWriter,
+    *,
+    without_dictionary: Collection[str],
+    bloom_filters: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Write some columns without a dictionary, some with Bloom filters; for a writer without rows.
+
+    Releases of PyArrow that cannot write Bloom filters write none.
+    """
+    if without_dictionary:
         paths = parquet_path_to_id_mapping(writer._file_schema)
-        writer._parquet_writer_kwargs["use_dictionary"] = [path for path in paths if path not in columns]
+        writer._parquet_writer_kwargs["use_dictionary"] = [path for path in paths if path not in without_dictionary]
+    if bloom_filters and _BLOOM_FILTERS in inspect.signature(pq.ParquetWriter).parameters:
+        writer._parquet_writer_kwargs[_BLOOM_FILTERS] = bloom_filters
 
 
 def bytes_written(writer: ParquetFormatWriter) -> int:
     """Bytes of the file so far, as they are on disk."""
     return 0 if writer._fos is None else int(writer._fos.tell())
+
+
+def finish(writer: ParquetFormatWriter) -> tuple[DataFileStatistics, int]:
+    """Finish the file; returns its statistics and its length, for which an object store would have to be asked."""
+    if writer._writer is None or writer._fos is None:
+        raise ValueError("Cannot finish a file without rows")
+    writer._writer.close()
+    length = int(writer._fos.tell())
+    return writer.close(), length
+
+
+def wait_for_uploads(writer: ParquetFormatWriter) -> None:
+    """Wait until the parts of the file so far are uploaded; Arrow would keep any number of them in memory."""
+    if writer._fos is not None:
+        writer._fos.flush()  # type: ignore[attr-defined]  # of Arrow's streams
 
 
 def close_quietly(writer: ParquetFormatWriter) -> None:
@@ -84,17 +135,12 @@ class _NullSafeProjection(ArrowProjectionVisitor):
 
 
 def project(batch: pa.RecordBatch, *, file_schema: Schema, requested_schema: Schema, **settings: Any) -> pa.RecordBatch:
-    """The batch in the order and types of another schema; settings are those of `ArrowProjectionVisitor`."""
+    """The batch in the order and types of another schema, missing optional columns filled with NULL.
+
+    Settings are those of `ArrowProjectionVisitor`.
+    """
     visitor, accessor = _NullSafeProjection(file_schema, **settings), ArrowAccessor(file_schema)
     return pa.RecordBatch.from_struct_array(visit_with_partner(requested_schema, batch, visitor, accessor))
-
-
-def project_batch(batch: pa.RecordBatch, *, batch_schema: Schema, table_schema: Schema) -> pa.RecordBatch:
-    """The batch in the table's column order and types, with field ids, missing optional columns filled with NULL."""
-    model = FileFormatFactory.get(FileFormat.PARQUET)
-    return project(
-        batch, file_schema=batch_schema, requested_schema=table_schema, include_field_ids=True, format_model=model
-    )
 
 
 def _own_offsets(nested: pa.Array) -> pa.Array:
@@ -104,4 +150,89 @@ def _own_offsets(nested: pa.Array) -> pa.Array:
 
 def arrow_schema_without_ids(schema: pa.Schema, *, format_version: TableVersion) -> Schema:
     """The Iceberg schema an Arrow schema stands for, field ids not assigned yet."""
-    return _pyarrow_to_schema_without_ids(schema, format_version=format_version)
+    foreign: dict[str, ForeignType] = {}
+    for at, field in enumerate(schema):
+        if isinstance(field.type, ForeignArrowType):
+            foreign[field.name] = ForeignType(field.type.foreign_name)
+            schema = schema.set(at, field.with_type(pa.binary()))
+    converted = _pyarrow_to_schema_without_ids(schema, format_version=format_version)
+    if not foreign:
+        return converted
+    return Schema(
+        *(
+            field.model_copy(update={"field_type": foreign[field.name]}) if field.name in foreign else field
+            for field in converted.fields
+        )
+    )
+
+
+_PREFIX: Final = "write.parquet.bloom-filter-"
+_ENABLED: Final = f"{_PREFIX}enabled.column."
+_FPP: Final = f"{_PREFIX}fpp.column."
+_NDV: Final = f"{_PREFIX}ndv.column."
+_MAX_BYTES: Final = f"{_PREFIX}max-bytes"
+# Iceberg's own defaults.
+_DEFAULT_FPP: Final = 0.01
+_DEFAULT_MAX_BYTES: Final = 1024 * 1024
+# The smallest one that Parquet has.
+_MIN_BYTES: Final = 32
+
+
+class BloomFilters:
+    """Which columns of a table get a Bloom filter in every row group, and how large it may become."""
+
+    def __init__(self, metadata: TableMetadata, file_schema: Schema) -> None:
+        properties = metadata.properties
+        self._columns: dict[str, tuple[float, int | None]] = {}
+        for key, value in properties.items():
+            column = key.removeprefix(_ENABLED)
+            if column == key:
+                continue
+            self._max_bytes = int(_number(properties, _MAX_BYTES, "a number of bytes") or _DEFAULT_MAX_BYTES)
+            path = _path(metadata.schema(), column, file_schema) if value.lower() == "true" else None
+            if path is not None:
+                fpp = _number(properties, f"{_FPP}{column}", "a probability between 0 and 1", below=1)
+                ndv = _number(properties, f"{_NDV}{column}", "a number of values")
+                self._columns[path] = fpp or _DEFAULT_FPP, None if ndv is None else int(ndv)
+
+    def options(self, rows: int) -> dict[str, dict[str, float]]:
+        """Arrow's settings of a file whose row groups have about this many rows, by column.
+
+        Arrow makes a filter smaller when a column turns out to have fewer values, but never larger.
+        """
+        if not self._columns:
+            return {}
+        return {
+            path: {"fpp": fpp, "ndv": max(1, min(ndv or rows, _most_values(self._max_bytes, fpp)))}
+            for path, (fpp, ndv) in self._columns.items()
+        }
+
+
+def _path(schema: Schema, column: str, file_schema: Schema) -> str | None:
+    """The column in a Parquet file; None if it can have no filter, or is gone: Iceberg ignores it too."""
+    try:
+        field = schema.find_field(column)
+    except ValueError:
+        return None
+    if isinstance(field.field_type, BooleanType):
+        return None
+    paths = parquet_path_to_id_mapping(file_schema)
+    return next((path for path, field_id in paths.items() if field_id == field.field_id), None)
+
+
+def _most_values(max_bytes: int, fpp: float) -> int:
+    """How many values a filter of at most so many bytes, always a power of two, can hold."""
+    size = 2 ** int(math.log2(max(max_bytes, _MIN_BYTES)))
+    return int(size * -math.log(1 - fpp ** (1 / 8)))
+
+
+def _number(properties: Mapping[str, str], key: str, meaning: str, *, below: float = math.inf) -> float | None:
+    if (given := properties.get(key)) is None:
+        return None
+    try:
+        number = float(given) if below < math.inf else int(given)
+    except ValueError:
+        number = 0
+    if not 0 < number < below:
+        raise ValidationError(f"Table property '{key}' is '{given}', which is not {meaning}.")
+    return number

@@ -7,15 +7,29 @@ if the server rejected them unread (429), or if there was no connection.
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import pydantic
-from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, Endpoints, ListNamespaceResponse, RestCatalog, TableResponse
 from pyiceberg.catalog.rest.auth import AuthManager, AuthManagerAdapter, NoopAuthManager
-from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError, ServerError, ServiceUnavailableError
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    NoSuchTableError,
+    RESTError,
+    ServerError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+    ValidationError as PyIcebergValidationError,
+)
 from pyiceberg.io import FileIO
-from pyiceberg.table import StagedTable
+from pyiceberg.table import StagedTable, Table
 from pyiceberg.typedef import EMPTY_DICT
 from requests import PreparedRequest, Response, Session, exceptions as http_errors
 from requests.adapters import BaseAdapter
@@ -23,9 +37,17 @@ from requests.exceptions import RequestException
 from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
 from urllib3.exceptions import MaxRetryError, NewConnectionError
 
-from floe_dagster_iceberg.errors import CatalogAuthenticationError, CatalogConnectionError, EngineCapabilityError
+from floe_dagster_iceberg._pyiceberg.file_io import with_shared_clients
+from floe_dagster_iceberg._pyiceberg.foreign_types import parse_metadata
+from floe_dagster_iceberg._pyiceberg.metadata_errors import to_unsupported_error
+from floe_dagster_iceberg.errors import (
+    CatalogAuthenticationError,
+    CatalogConnectionError,
+    EngineCapabilityError,
+)
 from floe_dagster_iceberg.models import RetryConfig
-from floe_dagster_iceberg.secrets import remember_secret
+from floe_dagster_iceberg.models.identifiers import join_parts
+from floe_dagster_iceberg.secrets import remember_secret, scrub_exception
 from floe_dagster_iceberg.telemetry import Telemetry, attributes as attrs
 
 _TOO_MANY_REQUESTS = 429
@@ -215,6 +237,14 @@ class ClientCredentials(AuthManager):
         return CatalogAuthenticationError(self._catalog, reason=f"{reason} ({code})" if code else reason)
 
 
+# What servers respond to a registration that is to overwrite: those that know the flag and cannot do it, and those that
+# ignore it. The plain class stands for all other statuses, such as 406 and 422.
+_NOT_IMPLEMENTED = (TableAlreadyExistsError, NotImplementedError, BadRequestError, RESTError)
+
+
+_METADATA_SUFFIX = ".metadata.json"
+
+
 class FloeRestCatalog(RestCatalog):
     """PyIceberg's REST catalog; requests are bounded, and a commit whose outcome is unknown is reported as such."""
 
@@ -243,12 +273,84 @@ class FloeRestCatalog(RestCatalog):
                 raise
             raise CommitStateUnknownException(f"{type(error).__name__} during a commit") from error
 
+    def load_table(self, identifier: Any) -> Table:
+        """Load a table, also one with columns of types that PyIceberg does not know.
+
+        Raises:
+            UnsupportedMetadataError: The server has it, and its metadata cannot be parsed for another reason.
+        """
+        try:
+            loaded: Table = super().load_table(identifier)
+        except pydantic.ValidationError as error:
+            if not any(entry["loc"][:1] == ("metadata",) for entry in error.errors(include_input=False)):
+                raise
+            return self._load_foreign_types(identifier, scrub_exception(error))
+        return loaded
+
+    def load_newest_snapshots(self, identifier: Any) -> Table:
+        """Load a table with no snapshots but those of branches and tags; a server may send all of them anyway.
+
+        For reading only: the table does not know its history.
+        """
+        # PyIceberg has the parameter as a setting of the whole catalog.
+        lean = copy(self)
+        lean.properties = {**self.properties, SNAPSHOT_LOADING_MODE: "refs"}
+        table = lean.load_table(identifier)
+        table.catalog = self
+        return table
+
+    def list_namespaces(self, namespace: Any = ()) -> list[tuple[str, ...]]:
+        """List the namespaces below one; PyIceberg encodes its name twice, and servers do not find, say, 'my data'."""
+        parent = self.identifier_to_tuple(namespace)
+        if all(quote(level, safe="") == level for level in parent):
+            return list(super().list_namespaces(namespace))
+        found: list[tuple[str, ...]] = []
+        params = {"parent": self._namespace_separator.join(parent)}
+        while True:
+            response = self._session.get(self.url(Endpoints.list_namespaces), params=params)
+            response.raise_for_status()
+            page = ListNamespaceResponse.model_validate_json(response.text)
+            found += page.namespaces
+            if not page.next_page_token:
+                return found
+            params["pageToken"] = page.next_page_token
+
+    def table_exists(self, identifier: Any) -> bool:
+        """Whether the server has a table; also one whose metadata file is missing, which servers deny at first."""
+        return bool(super().table_exists(identifier)) or self._lacks_metadata(identifier, _METADATA_SUFFIX)
+
+    def previous_metadata_location(self, identifier: tuple[str, ...], current: str) -> str | None:
+        """None: the protocol has no such request."""
+
+    def replace_metadata_location(self, identifier: tuple[str, ...], *, expected: str, location: str) -> None:
+        """Point the entry of a table to another metadata file, by a registration that overwrites.
+
+        Servers that do not implement the flag refuse the request, as for any table that exists. The protocol has no
+        condition for it, so the table is loaded right before.
+
+        Raises:
+            CommitFailedException: The entry does not point to `expected` any more; nothing was changed.
+            EngineCapabilityError: The server cannot do that; nothing was changed.
+        """
+        if not self._lacks_metadata(identifier, expected):
+            raise CommitFailedException("Table has been updated by another process")
+        try:
+            self.register_table(identifier, location, overwrite=True)
+        except (TableAlreadyExistsError, NotImplementedError, RESTError) as error:
+            if type(error) not in _NOT_IMPLEMENTED:
+                raise
+            raise EngineCapabilityError(
+                f"Catalog '{self.name}' cannot replace the entry of an existing table ({type(error).__name__}).",
+                engine="rest",
+                table=join_parts(identifier),
+            ) from scrub_exception(error)
+
     def purge_table(self, identifier: Any) -> None:
         """Drop a table with its files; Polaris refuses that unless its catalog allows it."""
         try:
             super().purge_table(identifier)
         except ForbiddenError as error:
-            name = ".".join(self.identifier_to_tuple(identifier))
+            name = join_parts(self.identifier_to_tuple(identifier))
             raise EngineCapabilityError(
                 f"Catalog '{self.name}' refuses to purge '{name}' (HTTP 403). Drop it without purge: its files stay; "
                 "or allow it: the catalog property 'polaris.config.drop-with-purge.enabled' in Polaris, and the "
@@ -256,6 +358,30 @@ class FloeRestCatalog(RestCatalog):
                 engine="rest",
                 table=name,
             ) from error
+
+    def _lacks_metadata(self, identifier: Any, location: str) -> bool:
+        """Whether the server cannot load a table because of a metadata file of this location or suffix."""
+        try:
+            self.load_table(identifier)
+        except (NoSuchTableError, ServerError) as error:
+            return location in str(error)
+        return False
+
+    def _load_foreign_types(self, identifier: Any, cause: BaseException | None) -> Table:
+        """Load a table whose metadata PyIceberg cannot parse; it has not kept the response.
+
+        Raises:
+            UnsupportedMetadataError: Not only because of the types of columns.
+        """
+        path, parts = self._split_identifier_for_path(identifier), self.identifier_to_tuple(identifier)
+        document = self._session.get(self.url(Endpoints.load_table, **path)).json()
+        metadata = document.get("metadata")
+        with suppress(ValueError, PyIcebergValidationError):
+            parsed = TableResponse.model_validate({**document, "metadata": parse_metadata(metadata)})
+            table: Table = self._response_to_table(parts, parsed)
+            return table
+        location = document.get("metadata-location")
+        raise to_unsupported_error(join_parts(parts), metadata, metadata_location=location) from cause
 
     def _create_session(self) -> Session:
         session = super()._create_session()
@@ -269,7 +395,8 @@ class FloeRestCatalog(RestCatalog):
         return bound_session(session, self._policy)
 
     def _load_file_io(self, properties: Any = None, location: str | None = None) -> FileIO:
-        return super()._load_file_io({**(properties or {}), **self._kept_storage_properties}, location)
+        merged = {**(properties or {}), **self._kept_storage_properties}
+        return with_shared_clients(super()._load_file_io(merged, location), location)
 
     def _response_to_staged_table(
         self, identifier_tuple: tuple[str, ...], table_response: TableResponse
@@ -298,7 +425,7 @@ class PolarisCatalog(FloeRestCatalog):
         # Names of properties only: their values are the user's.
         attributes = {
             attrs.CATALOG: self.name,
-            attrs.NAMESPACE: ".".join(levels),
+            attrs.NAMESPACE: join_parts(levels),
             attrs.PROPERTY_NAMES: sorted(properties),
         }
         with _telemetry.operation("create_namespace", attributes, prefix="polaris", is_logged=False):

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyiceberg.expressions.visitors import ResidualEvaluator, bind
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, ManifestGroupPlanner, Table
 from pyiceberg.typedef import KeyDefaultDict
@@ -15,6 +15,14 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
 from floe_dagster_iceberg._pyiceberg.evaluators import matching, residual_evaluator
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests, reading_files
+from floe_dagster_iceberg._pyiceberg.manifest_writer import PartitionKeys
+
+# Where a data file has its partition, by which PyIceberg finds the deletes of a file.
+_PARTITION: Final = 3
+
+# Among the options of a scan, which PyIceberg hands on to its planner.
+_ONLY_ADDED: Final = "floe.only-added"
+_READABLE = frozenset({FileFormat.PARQUET, FileFormat.ORC})
 
 
 class _Planner(ManifestGroupPlanner):
@@ -28,10 +36,18 @@ class _Planner(ManifestGroupPlanner):
         ]
         in_partition, by_metrics = KeyDefaultDict(self._build_partition_evaluator), self._build_metrics_evaluator()
         in_specs = {manifest.partition_spec_id: in_partition[manifest.partition_spec_id] for manifest in opened}
+        keys = None if all(map(_lists_data, opened)) else PartitionKeys(self.table_metadata)
 
         def matching_entries(manifest: ManifestFile) -> list[ManifestEntry]:
             is_inside = in_specs[manifest.partition_spec_id]
-            return read_entries(manifest, self.io, keep=lambda file: is_inside(file) and by_metrics(file))
+            entries = read_entries(manifest, self.io, keep=lambda file: is_inside(file) and by_metrics(file))
+            if _ONLY_ADDED in self.options:
+                # A merged manifest also lists files of earlier snapshots.
+                entries = [entry for entry in entries if entry.status == ManifestEntryStatus.ADDED]
+            if keys is not None:
+                for entry in entries:
+                    entry.data_file[_PARTITION] = keys.of(entry.data_file)
+            return entries
 
         if len(opened) == 1:
             return iter([matching_entries(opened[0])])
@@ -54,15 +70,21 @@ class NullSafeScan(DataScan):
     """A scan that can be planned with NULL in partitions."""
 
     @classmethod
-    def of_table(cls, table: Table, **settings: Any) -> "NullSafeScan":
-        """Like `Table.scan`."""
+    def of_table(cls, table: Table, *, only_added: bool = False, **settings: Any) -> "NullSafeScan":
+        """Like `Table.scan`; if `only_added`, only of files that the snapshot added."""
         return cls(
+            options={_ONLY_ADDED: "true"} if only_added else {},
             table_metadata=table.metadata,
             io=table.io,
             catalog=table.catalog,
             table_identifier=table.name(),
             **settings,
         )
+
+    @property
+    def only_added(self) -> bool:
+        """Whether only files that the snapshot added are read."""
+        return _ONLY_ADDED in self.options
 
     def to_arrow(self) -> pa.Table:  # type: ignore[override]
         """Read all rows."""
@@ -73,18 +95,25 @@ class NullSafeScan(DataScan):
         """Like PyIceberg's, with another error for deletes that it cannot read.
 
         Raises:
-            NotImplementedError: The table has equality deletes.
+            NotImplementedError: The table has equality deletes, or data files of a format that Arrow cannot read.
         """
         try:
             with reading_files(self.table_metadata.location):
-                return super().plan_files()
+                tasks = list(super().plan_files())
         except ValueError as error:
             if "equality deletes" not in str(error):
                 raise
             raise NotImplementedError("it has equality deletes, which only Spark can read") from error
+        if other := next((task.file.file_format for task in tasks if task.file.file_format not in _READABLE), None):
+            raise NotImplementedError(f"it has {other.value} files, which only Spark can read")
+        return tasks
 
     def _plan_files_local(self) -> Iterable[FileScanTask]:
-        return self._manifest_planner.plan_files(read_manifests(self.snapshot(), self.io))
+        snapshot = self.snapshot()
+        manifests = read_manifests(snapshot, self.io)
+        if self.only_added and snapshot is not None:
+            manifests = [each for each in manifests if each.added_snapshot_id == snapshot.snapshot_id]
+        return self._manifest_planner.plan_files(manifests)
 
     @cached_property
     def _manifest_planner(self) -> ManifestGroupPlanner:

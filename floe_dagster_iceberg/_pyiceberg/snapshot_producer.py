@@ -8,28 +8,31 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from pyiceberg import manifest as formats
-from pyiceberg.exceptions import ValidationException
-from pyiceberg.expressions import BooleanExpression
-from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.table import TableProperties
 from pyiceberg.table.delete_file_index import DeleteFileIndex
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import SUPPORTED_TABLE_FORMAT_VERSION, TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import SetSnapshotRefUpdate, UpdatesAndRequirements
-from pyiceberg.table.update.snapshot import CommitWindow, _ManifestMergeManager, _SnapshotProducer
-from pyiceberg.table.update.validate import _validation_history
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _SnapshotProducer
 from pyiceberg.typedef import Record
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from floe_dagster_iceberg._pyiceberg import transaction as transactions
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.file_io import FloeFileIO, Uploads
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries
-from floe_dagster_iceberg._pyiceberg.manifest_writer import manifest_writer
-from floe_dagster_iceberg.errors import CommitConflictError
+from floe_dagster_iceberg._pyiceberg.manifest_writer import (
+    PartitionKeys,
+    WrittenSpec,
+    dropped_fields,
+    manifest_writer,
+    to_avro_codec,
+)
+from floe_dagster_iceberg.errors import CommitConflictError, EngineCapabilityError
 from floe_dagster_iceberg.telemetry import trace_properties
 
 MERGE_BELOW_FILES: Final = 100
@@ -58,9 +61,10 @@ def groups_to_merge(
         if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id != being_written:
             by_spec[manifest.partition_spec_id].append(manifest)
     for spec_id, of_spec in by_spec.items():
-        if is_writable(metadata, spec_id):
-            for fewest, enough in zip((1, *steps), steps, strict=False):
-                yield from _full_groups(of_spec, fewest, enough)
+        for fewest, enough in zip((1, *steps), steps, strict=False):
+            for group in _full_groups(of_spec, fewest, enough):
+                if may_merge(metadata, spec_id):
+                    yield group
 
 
 def _live_files_in(manifest: ManifestFile) -> int:
@@ -69,10 +73,9 @@ def _live_files_in(manifest: ManifestFile) -> int:
     return sys.maxsize if added is None or existing is None else added + existing
 
 
-def is_writable(metadata: TableMetadata, spec_id: int) -> bool:
-    """Whether the source columns of a spec still exist."""
-    columns = metadata.schema().field_ids
-    return all(field.source_id in columns for field in metadata.specs()[spec_id].fields)
+def may_merge(metadata: TableMetadata, spec_id: int) -> bool:
+    """Whether manifests of a spec are merged: not of one whose columns were dropped, which gets no more of them."""
+    return not dropped_fields(metadata, spec_id)
 
 
 def _full_groups(manifests: Sequence[ManifestFile], fewest: int, enough: int) -> Iterator[list[ManifestFile]]:
@@ -113,43 +116,28 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         self.io, self._branch = transaction.table.io, branch
         # As the snapshot finds it: nothing else is staged between here and its commit.
         self._metadata = transaction.table_metadata
+        if self._metadata.format_version > SUPPORTED_TABLE_FORMAT_VERSION:
+            # Another writer has upgraded the table since the operation began.
+            raise EngineCapabilityError(
+                f"Table '{'.'.join(transaction.table.name())}' has format version {self._metadata.format_version} now, "
+                f"and PyIceberg writes only up to version {SUPPORTED_TABLE_FORMAT_VERSION}. Use Spark for it.",
+                engine="pyiceberg",
+                table=".".join(transaction.table.name()),
+            )
         super().__init__(operation, transaction, self.io, snapshot_properties=properties, branch=branch)
+        self._compression = to_avro_codec(self._compression)
         # Chosen by the caller and kept over attempts, so that a commit whose response was lost can be recognised.
         self._snapshot_id = snapshot_id
-        self._changes = changes
+        self._changes, self._removed = changes, changes.removed
         self._merge_manifests = merge_manifests
         for file in changes.added:
             self.append_data_file(file)
-        for entry in changes.removed:
+        for entry in self._removed:
             self.delete_data_file(entry.data_file)
 
     def discard(self) -> None:
         """Delete the manifests written so far; for a snapshot that definitely was not made."""
         transactions.delete_quietly(self.io, self._written_manifests)
-
-    def validate_since(self, base_snapshot_id: int | None, *, row_filter: BooleanExpression) -> None:
-        """Refuse to replace rows that others changed after the base snapshot.
-
-        Only the filter decides, not the table's isolation level: the removal is planned on the newest version, so
-        it would include rows that the writer has not seen. Rewrites of files, which change no row, do not matter.
-
-        Raises:
-            CommitConflictError: Rows matching the filter were added or removed.
-        """
-        table = self._transaction._table
-        try:
-            window = CommitWindow.resolve(self._metadata, base_snapshot_id, self._branch)
-            if window.is_empty() or window.head is None:
-                return
-            matches = _InclusiveMetricsEvaluator(self._metadata.schema(), row_filter)
-            changed = any(matches.eval(entry.data_file) for entry in _changes_between(table, window.base, window.head))
-        except ValidationException:
-            # The base has expired, or the branch was rolled back behind it: the changes are unknown.
-            changed = True
-        if changed:
-            raise CommitConflictError(
-                ".".join(table.name()), attempts=1, reason="another writer changed rows that are being replaced"
-            )
 
     def validate_removed_files_since(self, base_snapshot_id: int | None) -> None:
         """Refuse to replace files that others deleted, or deleted rows from, after the base snapshot.
@@ -165,7 +153,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             return
         # The base has expired, or the branch was rolled back behind it: the deletes are unknown.
         is_known = base is not None and transactions.is_in_history(metadata, base.snapshot_id, of=head.snapshot_id)
-        if base is None or not is_known or _has_new_deletes(self._changes, base, table.io):
+        if base is None or not is_known or _has_new_deletes(metadata, self._changes, base, table.io):
             raise CommitConflictError(
                 ".".join(table.name()), attempts=1, reason="another writer changed files that are being rewritten"
             )
@@ -173,7 +161,11 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
     def new_manifest_writer(self, spec: PartitionSpec) -> formats.ManifestWriter:
         version, schema = self._metadata.format_version, self._metadata.schema()
         output, snapshot_id = self.new_manifest_output(), self._snapshot_id
-        return manifest_writer(version, spec, schema, output, snapshot_id, self._compression)
+        written = WrittenSpec.of(self._metadata, spec)
+        return manifest_writer(version, written, schema, output, snapshot_id, self._compression)
+
+    def fetch_manifest_entry(self, manifest: ManifestFile, discard_deleted: bool = True) -> list[ManifestEntry]:  # noqa: FBT001, FBT002 - PyIceberg's signature
+        return read_entries(manifest, self.io, discard_deleted=discard_deleted)
 
     def _manifests(self) -> list[ManifestFile]:
         # Not in PyIceberg's threads: one may still be writing when another has failed and the files are deleted.
@@ -184,7 +176,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         ]
         manifests = [
             *self._write_manifest(self._metadata.spec(), entries),
-            *self._deleted_manifests(),
+            *(self._deleted_manifests() if self._removed else ()),
             *self._existing_manifests(),
         ]
         return self._merge_all(manifests) if self._merge_manifests else self._merge_small(manifests)
@@ -205,7 +197,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             yield from self._write_manifest(self.spec(spec_id), entries)
 
     def _deleted_entries(self) -> list[ManifestEntry]:
-        return [_with_status(entry, ManifestEntryStatus.DELETED, self._snapshot_id) for entry in self._changes.removed]
+        return [_with_status(entry, ManifestEntryStatus.DELETED, self._snapshot_id) for entry in self._removed]
 
     def _existing_manifests(self) -> list[ManifestFile]:
         manifests = [
@@ -213,15 +205,17 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             for manifest in self._changes.carried_over()
             if manifest.has_added_files() or manifest.has_existing_files()
         ]
-        for manifest, entries in self._changes.rewritten():
+        for manifest, entries in self._changes.rewritten() if self._removed else ():
             stay = [_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id) for entry in entries]
             manifests += self._write_manifest(self.spec(manifest.partition_spec_id), stay)
         return manifests
 
     def _merge_all(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         properties = self._metadata.properties
-        data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
-        deletes = [manifest for manifest in manifests if manifest.content == ManifestContent.DELETES]
+        data, others = list[ManifestFile](), list[ManifestFile]()
+        for manifest in manifests:
+            is_data = manifest.content == ManifestContent.DATA
+            (data if is_data and may_merge(self._metadata, manifest.partition_spec_id) else others).append(manifest)
         manager = _ManifestMergeManager(
             target_size_bytes=int(
                 properties.get(
@@ -234,7 +228,7 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
             merge_enabled=True,
             snapshot_producer=self,
         )
-        merged: list[ManifestFile] = manager.merge_manifests(data) + deletes
+        merged: list[ManifestFile] = manager.merge_manifests(data) + others
         self._delete_all_but({manifest.manifest_path for manifest in merged})
         return merged
 
@@ -269,7 +263,13 @@ class SnapshotProducer(_SnapshotProducer["SnapshotProducer"]):
         return summary.model_copy(update={"operation": Operation.REPLACE})
 
     def _commit(self) -> UpdatesAndRequirements:
-        updates, requirements = super()._commit()
+        if self._merge_manifests or not isinstance(self.io, FloeFileIO):
+            # Merging reads the new manifests, and deletes those that it merges.
+            updates, requirements = super()._commit()
+        else:
+            with Uploads(self.io) as self._io:
+                updates, requirements = super()._commit()
+            self._io = self.io
         ref = self._metadata.refs.get(self._branch)
         if ref is None:
             return updates, requirements
@@ -288,24 +288,13 @@ def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id:
     )
 
 
-def _changes_between(table: Table, base: Snapshot | None, head: Snapshot) -> Iterator[ManifestEntry]:
-    """Files that commits after the base added or removed, other than by rewriting them."""
-    changing = {Operation.APPEND, Operation.OVERWRITE, Operation.DELETE}
-    for content in (ManifestContent.DATA, ManifestContent.DELETES):
-        manifests, snapshot_ids = _validation_history(table, base, head, changing, content)
-        for manifest in manifests:
-            for entry in read_entries(manifest, table.io, discard_deleted=False):
-                if entry.snapshot_id in snapshot_ids and entry.status != ManifestEntryStatus.EXISTING:
-                    yield entry
-
-
-def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
+def _has_new_deletes(metadata: TableMetadata, changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
     """Whether rows of one of the removed files were deleted after the base.
 
     PyIceberg's own check counts from the sequence number of the head, and so misses the deletes of earlier
     commits. Equality deletes may apply to any partition, so each of them counts.
     """
-    since, index = base.sequence_number or 0, DeleteFileIndex()
+    since, index, keys = base.sequence_number or 0, DeleteFileIndex(), PartitionKeys(metadata)
     for manifest in changes.unopened:
         if manifest.content != ManifestContent.DELETES or manifest.sequence_number <= since:
             continue
@@ -314,9 +303,9 @@ def _has_new_deletes(changes: FileChanges, base: Snapshot, io: FileIO) -> bool:
                 continue
             if entry.data_file.content == formats.DataFileContent.EQUALITY_DELETES:
                 return True
-            index.add_delete_file(entry, entry.data_file.partition)
+            index.add_delete_file(entry, keys.of(entry.data_file))
     removed = (entry.data_file for entry in changes.removed)
-    return any(index.for_data_file(since, file, file.partition) for file in removed)
+    return any(index.for_data_file(since, file, keys.of(file)) for file in removed)
 
 
 class ManifestRewriter:

@@ -12,22 +12,29 @@ from typing import Any
 
 from pyiceberg import exceptions as pyiceberg_errors
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.io import load_file_io
-from pyiceberg.serializers import FromInputFile
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableUpdate, _update_table_metadata_log
+from pyiceberg.typedef import EMPTY_DICT
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
+from floe_dagster_iceberg._pyiceberg.file_io import with_shared_clients
+from floe_dagster_iceberg._pyiceberg.metadata_errors import read_metadata
 from floe_dagster_iceberg._pyiceberg.transaction import apply_updates
+from floe_dagster_iceberg.models.identifiers import join_parts
 
 _CREATE_ATTEMPTS = 10
 _CREATE_WAIT_SECONDS = 0.05
 # A run works on a few tables at a time. The metadata of one with thousands of snapshots takes some megabytes.
 _REMEMBERED_VERSIONS = 8
+_VIEW = "VIEW"
 
 
 class _MetadataCache:
@@ -62,6 +69,10 @@ def _made_by_another(error: BaseException) -> bool:
     return isinstance(error, IntegrityError) or (isinstance(error, DBAPIError) and "already exists" in str(error.orig))
 
 
+def _has_outer_blanks(levels: tuple[str, ...]) -> bool:
+    return "" in levels or tuple(map(str.strip, levels)) != tuple(levels)
+
+
 class FloeSqlCatalog(SqlCatalog):
     """PyIceberg's catalog with other errors for races, and a cache of metadata.
 
@@ -89,6 +100,65 @@ class FloeSqlCatalog(SqlCatalog):
         except IntegrityError as error:
             raise pyiceberg_errors.NamespaceAlreadyExistsError(f"Namespace {namespace} already exists") from error
 
+    # PyIceberg strips the levels of a namespace, and would take another tool's namespace ' a ' for 'a'.
+    def namespace_exists(self, identifier: Any) -> bool:
+        return not _has_outer_blanks(Catalog.identifier_to_tuple(identifier)) and super().namespace_exists(identifier)
+
+    def load_table(self, identifier: Any) -> Table:
+        if _has_outer_blanks(Catalog.namespace_from(identifier)):
+            raise pyiceberg_errors.NoSuchTableError(f"Table does not exist: {identifier}")
+        return super().load_table(identifier)
+
+    def drop_table(self, identifier: Any) -> None:
+        if _has_outer_blanks(Catalog.namespace_from(identifier)):
+            raise pyiceberg_errors.NoSuchTableError(f"Table does not exist: {identifier}")
+        super().drop_table(identifier)
+
+    def register_table(self, identifier: Any, metadata_location: str, overwrite: bool = False) -> Table:  # noqa: FBT001, FBT002 - PyIceberg's signature
+        """Register a table by its metadata file, which is read first: an entry without a file is of no use."""
+        self._read_metadata(Catalog.identifier_to_tuple(identifier), metadata_location)
+        return super().register_table(identifier, metadata_location, overwrite)
+
+    def previous_metadata_location(self, identifier: tuple[str, ...], current: str) -> str | None:
+        """The metadata file of the version before `current`, the registered one."""
+        entry = select(IcebergTables.previous_metadata_location).where(*self._entry(identifier, current))
+        with Session(self.engine) as session:
+            return session.scalar(entry)
+
+    def replace_metadata_location(self, identifier: tuple[str, ...], *, expected: str, location: str) -> None:
+        """Point the entry of a table to another metadata file, in one step.
+
+        Raises:
+            CommitFailedException: It does not point to `expected` any more; nothing was changed.
+        """
+        change = (
+            update(IcebergTables)
+            .where(*self._entry(identifier, expected))
+            .values(metadata_location=location, previous_metadata_location=expected)
+        )
+        with self.engine.begin() as connection:
+            if connection.execute(change).rowcount != 1:
+                raise pyiceberg_errors.CommitFailedException("Table has been updated by another process")
+
+    def view_exists(self, identifier: Any) -> bool:
+        """Whether a view of another engine has this name; PyIceberg's own has no answer."""
+        if self._iceberg_type_filter() is None:
+            # The older layout has no views.
+            return False
+        parts = Catalog.identifier_to_tuple(identifier)
+        kind = select(IcebergTables.iceberg_type).where(*self._entry(parts))
+        with Session(self.engine) as session:
+            return session.scalar(kind) == _VIEW
+
+    def _entry(self, identifier: tuple[str, ...], location: str | None = None) -> list[ColumnElement[bool]]:
+        """The conditions for the row of a table or view, with this metadata file if one is given."""
+        conditions = [
+            IcebergTables.catalog_name == self.name,
+            IcebergTables.table_namespace == Catalog.namespace_to_string(identifier[:-1]),
+            IcebergTables.table_name == identifier[-1],
+        ]
+        return conditions if location is None else [*conditions, IcebergTables.metadata_location == location]
+
     def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
         """Commit; a broken connection leaves the outcome unknown."""
         try:
@@ -106,23 +176,28 @@ class FloeSqlCatalog(SqlCatalog):
         location = orm_table.metadata_location
         if not (location and orm_table.table_namespace and orm_table.table_name):
             return super()._convert_orm_to_iceberg(orm_table)
+        identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
         if (metadata := self._metadata_memory.get(location)) is None:
-            metadata = self._read_metadata(location)
+            metadata = self._read_metadata(identifier, location)
             self._metadata_memory.put(location, metadata)
         return Table(
-            identifier=(*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name),
+            identifier=identifier,
             metadata=metadata,
             metadata_location=location,
             io=self._load_file_io(metadata.properties, location),
             catalog=self,
         )
 
-    def _read_metadata(self, location: str) -> TableMetadata:
-        try:
-            return FromInputFile.table_metadata(load_file_io(self.properties, location).new_input(location))
-        except pyiceberg_errors.ValidationError as error:
-            # PyIceberg does not say which file it was.
-            raise pyiceberg_errors.ValidationError(f"TableMetadata cannot be parsed: {location}") from error
+    def _read_metadata(self, identifier: tuple[str, ...], location: str) -> TableMetadata:
+        return read_metadata(join_parts(identifier), self._load_file_io(location=location), location)
+
+    def _load_file_io(self, properties: Any = EMPTY_DICT, location: str | None = None) -> FileIO:
+        return with_shared_clients(super()._load_file_io(properties, location), location)
+
+    @staticmethod
+    def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+        # A new name holds a new UUID, so PyIceberg's question whether there is such a file is left out.
+        ToOutputFile.table_metadata(metadata, io.new_output(metadata_path), overwrite=True)
 
     def _update_and_stage_table(
         self, current_table: Table | None, table_identifier: Any, requirements: Any, updates: Any

@@ -1,7 +1,7 @@
 """Changes to one table, staged and committed once."""
 # ruff: noqa: SLF001 - private parts are what this folder is for
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Literal
 
@@ -12,7 +12,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import CreateTableTransaction, Table, Transaction, update as table_updates
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import SnapshotRef
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableRequirement, TableUpdate, _apply_table_update, _TableMetadataUpdateContext
 
@@ -171,6 +171,16 @@ def history_of(metadata: TableMetadata, head: Snapshot | None) -> Iterator[Snaps
     while head is not None:
         yield head
         head = None if head.parent_snapshot_id is None else by_id.get(head.parent_snapshot_id)
+
+
+def find_snapshot(metadata: TableMetadata, branch: str, properties: Mapping[str, Collection[str]]) -> Snapshot | None:
+    """The newest snapshot in a branch's history that has one of the values of each property."""
+    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
+    head = None if ref is None else metadata.snapshot_by_id(ref.snapshot_id)
+    for snapshot in history_of(metadata, head):
+        if all(summary_property(snapshot, name) in values for name, values in properties.items()):
+            return snapshot
+    return None
 
 
 def is_in_history(metadata: TableMetadata, snapshot_id: int, *, of: int) -> bool:

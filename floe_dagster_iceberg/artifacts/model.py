@@ -43,7 +43,8 @@ class Governance(FrozenModel):
     data_retention_days: int | None = Field(default=None, ge=1, description="Row retention; reported, not enforced.")
     enforcement: EnforcementLevel = Field(default=EnforcementLevel.OFF, description="How strictly it is enforced.")
     stale_table_recovery_mode: StaleTableRecoveryMode = Field(
-        default=StaleTableRecoveryMode.STRICT, description="What happens to a table whose metadata cannot be read."
+        default=StaleTableRecoveryMode.STRICT,
+        description="What a write does to a table whose metadata file is missing or truncated.",
     )
 
     def check_expiry(self, *, max_age: timedelta | None = None, min_snapshots_to_keep: int | None = None) -> None:

@@ -9,7 +9,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models.field_errors import field_errors, nearest
+from floe_dagster_iceberg.models.base import field_errors, nearest
 
 _STORAGE_TYPES = {"minio": "s3", "adls": "azure", "abfs": "azure", "gs": "gcs", "file": "local"}
 _STORAGE_KEYS = {
@@ -90,30 +90,49 @@ class _StrictModel(CompiledModel):
         return data
 
 
-class _Metadata(CompiledModel):
-    product_name: str | None = None
-    product_version: str | None = None
+# Descriptions end up in the documentation, in the reference of artifacts.
+class MetadataSection(CompiledModel):
+    """The data product."""
+
+    product_name: str | None = Field(
+        default=None, description="Name of the data product; also the default namespace, in lower case."
+    )
+    product_version: str | None = Field(default=None, description="Version of the data product.")
 
 
-class _Plugin(CompiledModel):
-    type: str = Field(min_length=1)
-    version: str | None = None
-    config: dict[str, Any] | None = None
+class PluginSection(CompiledModel):
+    """A plugin as compiled."""
+
+    type: str = Field(min_length=1, description="Name of the plugin.")
+    version: str | None = Field(default=None, description="Version the compiler resolved; not evaluated.")
+    config: dict[str, Any] | None = Field(default=None, description="Settings of the plugin.")
 
 
-class _Plugins(_StrictModel):
-    compute: _Plugin | None = None
-    orchestrator: _Plugin | None = None
-    catalog: _Plugin | None = None
-    storage: _Plugin | None = None
+class PluginsSection(_StrictModel):
+    """The plugins that this package uses."""
+
+    compute: PluginSection | None = Field(default=None, description="Where Spark runs; without it, on this machine.")
+    orchestrator: PluginSection | None = Field(default=None, description="Maintenance, pod sizes and the executor.")
+    catalog: PluginSection | None = Field(default=None, description="The catalog. Without one nothing is defined.")
+    storage: PluginSection | None = Field(default=None, description="The storage; none if the catalog knows it.")
 
 
-class _Governance(_StrictModel):
-    default_ttl_hours: float | None = Field(default=None, gt=0)
-    snapshot_keep_last: int | None = Field(default=None, ge=1)
-    data_retention_days: int | None = Field(default=None, ge=1)
-    policy_enforcement_level: Literal["off", "warn", "strict"] | None = None
-    stale_table_recovery_mode: Literal["strict", "repair"] | None = None
+class GovernanceSection(_StrictModel):
+    """Retention as compiled."""
+
+    default_ttl_hours: float | None = Field(default=None, gt=0, description="Age in hours at which snapshots expire.")
+    snapshot_keep_last: int | None = Field(
+        default=None, ge=1, description="Snapshots that are kept whatever their age."
+    )
+    data_retention_days: int | None = Field(
+        default=None, ge=1, description="Retention of rows; reported, not enforced."
+    )
+    policy_enforcement_level: Literal["off", "warn", "strict"] | None = Field(
+        default=None, description="What happens if a policy keeps less: nothing, a warning, or an error."
+    )
+    stale_table_recovery_mode: Literal["strict", "repair"] | None = Field(
+        default=None, description="What a write does to a table whose metadata file is missing or truncated."
+    )
 
     def as_read(self) -> dict[str, Any]:
         hours = self.default_ttl_hours
@@ -127,11 +146,13 @@ class _Governance(_StrictModel):
 
 
 class _Shape(CompiledModel):
-    version: str | None = None
-    metadata: _Metadata = Field(default_factory=_Metadata)
-    governance: _Governance | None = None
-    observability: dict[str, Any] | None = None
-    transforms: dict[str, Any] | list[dict[str, Any]] | None = None
+    version: str | None = Field(default=None, description="Version of the contract; not evaluated.")
+    metadata: MetadataSection = Field(default_factory=MetadataSection, description="The data product.")
+    governance: GovernanceSection | None = Field(default=None, description="Retention of snapshots.")
+    observability: dict[str, Any] | None = Field(default=None, description="Telemetry.")
+    transforms: dict[str, Any] | list[dict[str, Any]] | None = Field(
+        default=None, description="Models of the product; kept, not evaluated."
+    )
 
     def shared(self) -> dict[str, Any]:
         transforms = self.transforms.get("models", []) if isinstance(self.transforms, dict) else self.transforms
@@ -139,7 +160,7 @@ class _Shape(CompiledModel):
             "version": self.version,
             "product_name": self.metadata.product_name,
             "product_version": self.metadata.product_version,
-            "governance": (self.governance or _Governance()).as_read(),
+            "governance": (self.governance or GovernanceSection()).as_read(),
             "observability": self.observability or {},
             "transforms": transforms or [],
         }
@@ -148,8 +169,12 @@ class _Shape(CompiledModel):
 Shape = TypeVar("Shape", bound=_Shape)
 
 
-class _FloeShape(_Shape, _StrictModel):
-    plugins: _Plugins = Field(default_factory=_Plugins)
+class FloeShape(_Shape, _StrictModel):
+    """Artifacts of floe's compiler."""
+
+    plugins: PluginsSection = Field(
+        default_factory=PluginsSection, description="Catalog, storage, compute and orchestrator."
+    )
 
 
 class _Profiles(CompiledModel):
@@ -179,7 +204,7 @@ def read(data: Mapping[str, Any]) -> dict[str, Any]:
             f"These are not compiled artifacts: the top-level keys are {', '.join(sorted(map(str, data))) or 'none'}. "
             "Expected 'plugins', or 'resolved_profiles', or 'catalog'."
         )
-    return _read_floe(_validated(_FloeShape, data))
+    return _read_floe(_validated(FloeShape, data))
 
 
 @contextmanager
@@ -203,7 +228,7 @@ def _validated(shape: type[Shape], data: Mapping[str, Any]) -> Shape:
         return shape.model_validate(dict(data))
 
 
-def _read_floe(shape: _FloeShape) -> dict[str, Any]:
+def _read_floe(shape: FloeShape) -> dict[str, Any]:
     catalog, storage = shape.plugins.catalog, shape.plugins.storage
     orchestrator = shape.plugins.orchestrator
     own = (orchestrator.config if orchestrator else None) or {}
@@ -264,7 +289,7 @@ def _check_misspelled(given: Mapping[str, Any], known: Collection[str]) -> None:
             raise ValueError(f"'{key}' would be ignored (did you mean '{guess}'?)")
 
 
-def _dump(plugin: _Plugin | None) -> dict[str, Any] | None:
+def _dump(plugin: PluginSection | None) -> dict[str, Any] | None:
     return None if plugin is None else {**plugin.model_dump(), "config": plugin.config or {}}
 
 

@@ -27,11 +27,13 @@ _RESOURCE_ATTRIBUTES: Final = {
 _MASK: Final = "**********"
 
 
-class _Authentication(CompiledModel):
-    auth_type: Literal["api_key", "bearer"]
-    api_key: SecretValue | None = None
-    bearer_token: SecretValue | None = None
-    header_name: str = "Authorization"
+class Authentication(CompiledModel):
+    """Credentials for the collector, as compiled."""
+
+    auth_type: Literal["api_key", "bearer"] = Field(description="Kind of the secret.")
+    api_key: SecretValue | None = Field(default=None, description="The key, with 'api_key'.")
+    bearer_token: SecretValue | None = Field(default=None, description="The token, with 'bearer'.")
+    header_name: str = Field(default="Authorization", description="Header that carries the secret.")
 
     def header(self) -> SecretHeader:
         """Return the header with the secret, which is not resolved yet."""
@@ -49,8 +51,8 @@ class _Authentication(CompiledModel):
 class LoggingSettings(CompiledModel):
     """Level and format of log events."""
 
-    log_level: str | None = None
-    json_output: bool | None = None
+    log_level: str | None = Field(default=None, description="Level of the logger 'floe_dagster_iceberg'.")
+    json_output: bool | None = Field(default=None, description="Whether log events are JSON lines.")
 
     def apply(self) -> None:
         """Set the format and the level of this package's logger, if given."""
@@ -63,13 +65,17 @@ class LoggingSettings(CompiledModel):
 class TelemetrySection(CompiledModel):
     """Telemetry settings as compiled."""
 
-    enabled: bool = True
-    otlp_endpoint: str | None = None
-    otlp_protocol: Literal["grpc", "http"] = "grpc"
-    sampling: dict[str, float] = Field(default_factory=dict)
-    resource_attributes: dict[str, Any] = Field(default_factory=dict)
-    authentication: _Authentication | None = None
-    logging: LoggingSettings = Field(default_factory=LoggingSettings)
+    enabled: bool = Field(default=True, description="Whether telemetry is sent.")
+    otlp_endpoint: str | None = Field(default=None, description="The collector; without it nothing is sent.")
+    otlp_protocol: Literal["grpc", "http"] = Field(default="grpc", description="Protocol; 'http' is refused.")
+    sampling: dict[str, float] = Field(
+        default_factory=dict, description="Share of traces to send, by 'deployment_environment'; all by default."
+    )
+    resource_attributes: dict[str, Any] = Field(
+        default_factory=dict, description="Attributes of the OpenTelemetry resource."
+    )
+    authentication: Authentication | None = Field(default=None, description="Credentials for the collector.")
+    logging: LoggingSettings = Field(default_factory=LoggingSettings, description="Log events.")
 
     def settings(self, resource: Mapping[str, str]) -> TelemetrySettings | None:
         """Return the collector and the resource attributes; None without a collector, or if telemetry is disabled.

@@ -27,7 +27,17 @@ _STARTER_FILES: Final = {
     "gitignore": ".floe/.gitignore",
 }
 
+_NEXT_COMMANDS: Final = (
+    # Without it, every command has an instance of its own, and the browser shows no run.
+    'export DAGSTER_HOME="$PWD/.floe/dagster" && mkdir -p "$DAGSTER_HOME"',
+    "dagster asset materialize -f definitions.py --select orders --partition 2026-01-01",
+    "dagster asset materialize -f definitions.py --select revenue",
+    "floe-iceberg tables",
+    "dagster dev    # the same in the browser; pip install dagster-webserver",
+)
+
 Command = Callable[..., Any]
+Project = dict[str, Any]
 
 _glob = click.argument("glob", metavar="[GLOB]", default="*")
 _table = click.argument("table")
@@ -69,13 +79,29 @@ def _with_cli_errors(function: Command) -> Command:
     return click.option("--debug", is_flag=True, help="Show the traceback of an error.")(run)
 
 
-def _with_artifacts(function: Command) -> Command:
-    return click.option(
+def _with_project(function: Command) -> Command:
+    """Pass where the catalog and the policy come from as `project`, the arguments of `Lakehouse.open`."""
+
+    @functools.wraps(function)
+    def run(*args: Any, artifacts: Path | None, module: str | None, **kwargs: Any) -> None:
+        if artifacts is not None and module is not None:
+            raise click.UsageError("Give either --artifacts or --module.")
+        function(*args, project={"artifacts": artifacts, "module": module}, **kwargs)
+
+    by_module = click.option(
+        "--module",
+        "-m",
+        metavar="NAME",
+        help="Python module with Dagster definitions, as for 'dagster dev -m': its catalog, and the policy given in "
+        "Python.",
+    )
+    by_artifacts = click.option(
         "--artifacts",
         type=click.Path(path_type=Path),
         help="Compiled artifacts (JSON or YAML).  [default: $FLOE_ARTIFACTS, then .floe/compiled_artifacts.json, "
         "then the embedded catalog]",
-    )(_with_cli_errors(function))
+    )
+    return by_module(by_artifacts(_with_cli_errors(run)))
 
 
 class _InOrder(click.Group):
@@ -94,7 +120,8 @@ def main() -> None:
     Tables are named 'namespace.table'; a name without a namespace is in the default one. A GLOB is a
     name with * or ?, in quotes: 'bronze.*'.
 
-    Only 'maintain --execute' and 'rollback' change tables.
+    Only 'maintain --execute', 'import --execute' and 'rollback' change tables; 'adopt --execute' changes what Dagster
+    knows of one.
     """
     # The log of operations is for services. Here every error is printed once, as a message.
     logging.getLogger("floe_dagster_iceberg").addHandler(logging.NullHandler())
@@ -103,16 +130,16 @@ def main() -> None:
 @main.command(short_help="Check the environment of pipelines.")
 @_json
 @click.option("--spark/--no-spark", default=True, help="Whether to check Java and Spark's jars as well.")
-@_with_artifacts
-def doctor(*, artifacts: Path | None, as_json: bool, spark: bool) -> None:
-    """Check the environment of pipelines: artifacts, catalog, storage, permissions, Java and jars.
+@_with_project
+def doctor(*, project: Project, as_json: bool, spark: bool) -> None:
+    """Check the environment of pipelines: artifacts, code location, catalog, storage, permissions, Java and jars.
 
     Writes a small object to the storage and removes it again, and likewise a namespace in a SQL catalog.
     Exits with code 1 if a check fails; each failed check has a remedy.
     """
     from floe_dagster_iceberg.cli import doctor as checks  # noqa: PLC0415
 
-    report = checks.run_checks(artifacts, spark=spark)
+    report = checks.run_checks(**project, spark=spark)
     _print(report, checks.show, as_json=as_json)
     if not report.healthy:
         sys.exit(1)
@@ -121,13 +148,13 @@ def doctor(*, artifacts: Path | None, as_json: bool, spark: bool) -> None:
 @main.command(short_help="List the tables.")
 @_glob
 @_json
-@_with_artifacts
-def tables(glob: str, *, artifacts: Path | None, as_json: bool) -> None:
+@_with_project
+def tables(glob: str, *, project: Project, as_json: bool) -> None:
     """List the tables with their sizes and the last run that wrote to them."""
     from floe_dagster_iceberg.cli import console, inspection  # noqa: PLC0415
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
 
-    lakehouse = Lakehouse.open(artifacts)
+    lakehouse = Lakehouse.open(**project)
     report = inspection.list_tables(lakehouse, glob)
     _print(report, inspection.show_tables, as_json=as_json)
     console.warn(lakehouse.policy_error)
@@ -141,8 +168,8 @@ def tables(glob: str, *, artifacts: Path | None, as_json: bool) -> None:
     "--snapshots", type=click.IntRange(min=1), default=10, show_default=True, help="Number of snapshots to show."
 )
 @_json
-@_with_artifacts
-def inspect(table: str, *, artifacts: Path | None, snapshots: int, as_json: bool) -> None:
+@_with_project
+def inspect(table: str, *, project: Project, snapshots: int, as_json: bool) -> None:
     """Show a table: columns, partitioning, health, maintenance policy, properties, and its snapshots.
 
     Each snapshot names the Dagster run and the partition that wrote it.
@@ -150,7 +177,7 @@ def inspect(table: str, *, artifacts: Path | None, snapshots: int, as_json: bool
     from floe_dagster_iceberg.cli import console, inspection  # noqa: PLC0415
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
 
-    report = inspection.inspect(Lakehouse.open(artifacts), table, snapshots=snapshots)
+    report = inspection.inspect(Lakehouse.open(**project), table, snapshots=snapshots)
     _print(report, inspection.show, as_json=as_json)
     console.warn(*report.warnings)
 
@@ -161,11 +188,11 @@ def inspect(table: str, *, artifacts: Path | None, snapshots: int, as_json: bool
 @_engine
 @_all
 @_json
-@_with_artifacts
+@_with_project
 def plan(glob: str, *, operations: tuple[str, ...], **options: Any) -> None:
     """Show what maintenance would do and why. Changes nothing.
 
-    The policy comes from the artifacts and the tables' properties.
+    The policy comes from the artifacts and the tables' properties, and with --module from Python as well.
     """
     _maintain(glob, operations or OPERATIONS, dry_run=True, **options)
 
@@ -177,7 +204,7 @@ def plan(glob: str, *, operations: tuple[str, ...], **options: Any) -> None:
 @_engine
 @_all
 @_json
-@_with_artifacts
+@_with_project
 def maintain(glob: str, *, operations: tuple[str, ...], execute: bool, **options: Any) -> None:
     """Run maintenance on tables: a dry run, unless --execute is given.
 
@@ -192,8 +219,9 @@ def maintain(glob: str, *, operations: tuple[str, ...], execute: bool, **options
 @click.option("--to", metavar="SNAPSHOT", help="Snapshot id or tag to go back to.")
 @click.option("--as-of", metavar="TIME", help="Go back to the state at this time; UTC unless it has an offset.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@_with_artifacts
-def rollback(table: str, *, artifacts: Path | None, to: str | None, as_of: str | None, yes: bool) -> None:
+@_json
+@_with_project
+def rollback(table: str, *, project: Project, to: str | None, as_of: str | None, yes: bool, as_json: bool) -> None:
     """Make an earlier snapshot of a table the current one again.
 
     Shows what readers would no longer see and asks for confirmation. No file is deleted.
@@ -204,16 +232,82 @@ def rollback(table: str, *, artifacts: Path | None, to: str | None, as_of: str |
     from floe_dagster_iceberg.cli.console import open_console  # noqa: PLC0415
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
 
-    lakehouse, console = Lakehouse.open(artifacts), open_console()
+    lakehouse = Lakehouse.open(**project)
     planned = rolling.plan_rollback(lakehouse, table, to=to, as_of=as_of)
-    if not planned.undone:
-        console.print(f"{planned.table} is at snapshot {planned.target.snapshot_id} already.")
-        return
-    rolling.show(planned, console)
-    if not yes:
-        click.confirm("Go back?", abort=True)
-    rolling.roll_back(lakehouse, planned)
-    console.print(f"{planned.table} is at snapshot {planned.target.snapshot_id} now.")
+    if planned.undone:
+        # With --json, only the report goes to standard output.
+        rolling.show(planned, open_console(to_errors=as_json))
+        if not yes:
+            click.confirm("Go back?", abort=True, err=as_json)
+        rolling.roll_back(lakehouse, planned)
+    _print(planned.to_report(), rolling.show_outcome, as_json=as_json)
+
+
+@main.command(short_help="Write a listing of tables for observation.")
+@click.argument("globs", nargs=-1, required=True)
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to write.")
+@_json
+@_with_project
+def discover(globs: tuple[str, ...], *, output: Path, project: Project, as_json: bool) -> None:
+    """Write the tables that GLOBS match to a file, with columns, description and owner.
+
+    'build_iceberg_observations' builds external assets from it without a connection. Tables that cannot be read are
+    listed by name, and the command exits with code 1.
+    """
+    from floe_dagster_iceberg.cli import adoption  # noqa: PLC0415
+    from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
+
+    report = adoption.discover(Lakehouse.open(**project), globs, output)
+    _print(report, adoption.show_discovered, as_json=as_json)
+    if report.errors:
+        sys.exit(1)
+
+
+@main.command(short_help="Report what a table holds as materializations of an asset.")
+@_table
+@click.option("--asset", "asset_key", metavar="KEY", required=True, help="Key of the asset, as in 'shop/orders'.")
+@click.option("--execute", is_flag=True, help="Report the materializations; without this, only show them.")
+@_json
+@_with_project
+def adopt(table: str, *, asset_key: str, execute: bool, project: Project, as_json: bool) -> None:
+    """Report materializations of the partitions that a table holds, so that its asset need not be backfilled.
+
+    Reads the partition columns of the table. Partitions that have a materialization are left alone. Needs
+    --module, for the asset, and $DAGSTER_HOME. A dry run, unless --execute is given.
+    """
+    from floe_dagster_iceberg.cli import adoption  # noqa: PLC0415
+    from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
+
+    report = adoption.adopt(Lakehouse.open(**project), table, asset_key, execute=execute)
+    _print(report, adoption.show_adopted, as_json=as_json)
+
+
+@main.command("import", short_help="Add existing Parquet files to a table.")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@_table
+@click.option(
+    "--partition-by",
+    metavar="FIELD",
+    multiple=True,
+    help="Partitioning of a new table, as in 'region' or 'day(ts)'; can be repeated.",
+)
+@click.option("--create", is_flag=True, help="Create the table from the files' columns if it does not exist.")
+@click.option("--skip-existing", is_flag=True, help="Leave out files that the table has; they are an error otherwise.")
+@click.option("--keep-files", is_flag=True, help="Set gc.enabled=false on the table: nothing deletes its files then.")
+@click.option("--execute", is_flag=True, help="Add the files; without this, only show them.")
+@_json
+@_with_project
+def import_files(paths: tuple[str, ...], table: str, *, project: Project, as_json: bool, **options: Any) -> None:
+    """Add the Parquet files at PATH, files or folders, to TABLE in one commit, without rewriting them.
+
+    Partition values come from statistics, or from folders such as 'region=EU'. Files that cannot be right are refused
+    with the reason. The files belong to the table from then on. A dry run, unless --execute is given.
+    """
+    from floe_dagster_iceberg.cli import importing  # noqa: PLC0415
+    from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
+
+    report = importing.import_files(Lakehouse.open(**project), paths, table, **options)
+    _print(report, importing.show, as_json=as_json)
 
 
 @main.command(short_help="Fetch Spark's jars into a folder.")
@@ -225,8 +319,9 @@ def rollback(table: str, *, artifacts: Path | None, to: str | None, as_of: str |
     multiple=True,
     help="Storage or catalog to fetch jars for; can be repeated.",
 )
+@_json
 @_with_cli_errors
-def jars(folder: Path, *, places: tuple[str, ...]) -> None:
+def jars(folder: Path, *, places: tuple[str, ...], as_json: bool) -> None:
     """Fetch the jars that Spark needs for Iceberg into FOLDER, for example when building an image.
 
     With $FLOE_SPARK_JARS set to that folder, Spark starts without a network. REST catalogs need no
@@ -234,25 +329,36 @@ def jars(folder: Path, *, places: tuple[str, ...]) -> None:
     """
     from floe_dagster_iceberg.spark.environment import fetch_jars  # noqa: PLC0415
 
-    for jar in fetch_jars(places, folder):
-        click.echo(jar)
+    fetched = fetch_jars(places, folder)
+    if not as_json:
+        click.echo("\n".join(map(str, fetched)))
+        return
+    from floe_dagster_iceberg.cli.reports import JarsReport  # noqa: PLC0415
+
+    click.echo(JarsReport(folder=str(folder), jars=[str(jar) for jar in fetched]).model_dump_json(indent=2))
 
 
 @main.command(short_help="Write a starter project.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@_json
 @_with_cli_errors
-def init(folder: Path) -> None:
-    """Write a starter project into FOLDER: two assets, their maintenance, and artifacts.
+def init(folder: Path, *, as_json: bool) -> None:
+    """Write a starter project into FOLDER: two assets, a check, their maintenance, and artifacts.
 
     Existing files are not overwritten. The project needs neither Java nor a server.
     """
-    for path in _write_starter(folder):
+    written = [str(path) for path in _write_starter(folder)]
+    if as_json:
+        from floe_dagster_iceberg.cli.reports import StarterReport  # noqa: PLC0415
+
+        report = StarterReport(folder=str(folder), files=written, next_commands=_NEXT_COMMANDS)
+        click.echo(report.model_dump_json(indent=2))
+        return
+    for path in written:
         click.echo(f"wrote {path}")
     click.echo(f"\nNext:\n  cd {folder}")
-    click.echo("  dagster asset materialize -f definitions.py --select orders --partition 2026-01-01")
-    click.echo("  dagster asset materialize -f definitions.py --select revenue")
-    click.echo("  floe-iceberg tables")
-    click.echo("  dagster dev    # the same in the browser; pip install dagster-webserver")
+    for command in _NEXT_COMMANDS:
+        click.echo(f"  {command}")
 
 
 def _maintain(
@@ -260,7 +366,7 @@ def _maintain(
     operations: tuple[str, ...],
     *,
     dry_run: bool,
-    artifacts: Path | None,
+    project: Project,
     engine: str | None,
     everything: bool,
     as_json: bool,
@@ -269,14 +375,14 @@ def _maintain(
     from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
 
     report = maintain.maintain(
-        Lakehouse.open(artifacts),
+        Lakehouse.open(**project),
         glob,
         [MaintenanceOperation(name) for name in OPERATIONS if name in operations],
         dry_run=dry_run,
         engine=None if engine is None else MaintenanceEngine(engine),
         errors=console.open_console(to_errors=True),
     )
-    command_for = functools.partial(maintain.command_for, glob=glob, engine=engine, artifacts=artifacts)
+    command_for = functools.partial(maintain.command_for, glob=glob, engine=engine, **project)
     show = functools.partial(maintain.show, command_for=command_for, everything=everything)
     _print(report, show, as_json=as_json)
     if any(entry.status is MaintenanceStatus.FAILED for entry in report.entries):

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from floe_dagster_iceberg.errors import FloeStorageError, NoSuchNamespaceError, SnapshotNotFoundError
+from floe_dagster_iceberg.errors import FloeStorageError, NoSuchNamespaceError, RollbackError, SnapshotNotFoundError
 from floe_dagster_iceberg.secrets import redact
 
 # A pipe has no width: nothing is wrapped there, so that grep finds whole lines.
@@ -74,6 +74,11 @@ def cli_message(error: FloeStorageError) -> str:
             return (
                 f"Table '{error.table}' has no snapshot, branch or tag '{error.snapshot}'. It may have expired; "
                 f"'floe-iceberg inspect {error.table} --snapshots 100' lists the existing ones."
+            )
+        case RollbackError():
+            return (
+                f"Table '{error.table}' cannot be rolled back to '{error.snapshot}': {error.reason}. "
+                f"'floe-iceberg inspect {error.table} --snapshots 100' lists the snapshots of the table."
             )
         case NoSuchNamespaceError():
             return f"Namespace '{error.namespace}' not found in the catalog. 'floe-iceberg tables' lists the tables."

@@ -3,9 +3,12 @@
 import os
 import platform
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 from uuid import uuid4
 
@@ -20,8 +23,9 @@ from floe_dagster_iceberg.cli.lakehouse import Lakehouse
 from floe_dagster_iceberg.cli.reports import Check, CheckState, DoctorReport
 from floe_dagster_iceberg.errors import CatalogConnectionError, FloeStorageError
 from floe_dagster_iceberg.factory import create_iceberg_resources
-from floe_dagster_iceberg.maintenance.schedules import job_name
+from floe_dagster_iceberg.maintenance.assets import job_name
 from floe_dagster_iceberg.models import MaintenanceOperation
+from floe_dagster_iceberg.models.identifiers import split_parts
 from floe_dagster_iceberg.models.quantities import counted
 from floe_dagster_iceberg.plugins.base import run_within
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
@@ -36,14 +40,16 @@ _STYLES: Final = {
     CheckState.FAILED: "bold red",
     CheckState.SKIPPED: "dim",
 }
+# A code location loads in seconds; one that waits for a server may never.
+_LOADING_SECONDS: Final = 120.0
 _PACKAGES: Final = ("floe-dagster-iceberg", "dagster", "pyiceberg", "pyspark", "pyarrow")
 
 Finding = tuple[CheckState, str]
 
 
-def run_checks(artifacts: Path | None, *, spark: bool) -> DoctorReport:
+def run_checks(artifacts: Path | None = None, module: str | None = None, *, spark: bool) -> DoctorReport:
     """Run all checks, those of Java and jars only with `spark`; a failure is part of the report, never an error."""
-    checks = list(_checks(artifacts, spark=spark))
+    checks = list(_checks(artifacts, module, spark=spark))
     return DoctorReport(healthy=all(check.state is not CheckState.FAILED for check in checks), checks=checks)
 
 
@@ -58,15 +64,24 @@ def show(report: DoctorReport, console: Console) -> None:
     console.print("All checks passed." if report.healthy else f"{counted(failed, 'check')} failed, see above.")
 
 
-def _checks(artifacts: Path | None, *, spark: bool) -> Iterator[Check]:
+def _checks(artifacts: Path | None, module: str | None, *, spark: bool) -> Iterator[Check]:
     yield _check("versions", _versions)
     opened: list[Lakehouse] = []
-    yield _check("artifacts", lambda: _artifacts(artifacts, opened))
+    if module is not None:
+        yield _check("code location", lambda: _module(module, opened))
+    else:
+        yield _check("artifacts", lambda: _artifacts(artifacts, opened))
+        if (named_in := _workspace()) is not None:
+            yield _check("code location", lambda: _code_location(named_in))
     if not opened:
-        yield Check(name="catalog", state=CheckState.SKIPPED, message="Without artifacts there is no catalog to check.")
+        yield Check(
+            name="catalog",
+            state=CheckState.SKIPPED,
+            message="Without artifacts or definitions there is no catalog to check.",
+        )
         return
     [lakehouse] = opened
-    yield _check("definitions", lambda: _definitions(lakehouse))
+    yield _check("maintenance settings", lambda: _maintenance_settings(lakehouse))
     catalog = _check("catalog", lambda: _catalog(lakehouse))
     yield catalog
     yield _unless_reported(catalog, _check("storage", lambda: _storage(lakehouse)))
@@ -107,8 +122,54 @@ def _artifacts(given: Path | None, opened: list[Lakehouse]) -> Finding:
     return CheckState.OK, f"{lakehouse.file} (by {named_by}): {catalog.catalog_type} catalog '{catalog.catalog_name}'."
 
 
-def _definitions(lakehouse: Lakehouse) -> Finding:
-    """Load a code location with these artifacts: policy, schedules, presets and executor."""
+def _module(name: str, opened: list[Lakehouse]) -> Finding:
+    lakehouse = Lakehouse.open(module=name)
+    opened.append(lakehouse)
+    if lakehouse.code is None:
+        raise AssertionError("a lakehouse that was opened by a module has its code location")
+    Definitions.validate_loadable(lakehouse.code.definitions)
+    assets = len(list(lakehouse.code.definitions.resolve_all_asset_keys()))
+    return CheckState.OK, f"Module '{name}' loads: {counted(assets, 'asset')}."
+
+
+def _workspace() -> str | None:
+    """The file in the working directory that names code locations to Dagster, if there is one."""
+    if Path("workspace.yaml").is_file():
+        return "workspace.yaml"
+    project = Path("pyproject.toml")
+    if project.is_file() and re.search(r"^\[tool\.(dagster|dg)\b", project.read_text(encoding="utf-8"), re.MULTILINE):
+        return project.name
+    return None
+
+
+def _code_location(named_in: str) -> Finding:
+    """Load it as Dagster does, in another process: it may change this one."""
+    command = [sys.executable, "-m", "dagster", "definitions", "validate", "--log-level", "error"]
+    try:
+        with TemporaryDirectory() as home:
+            # Without one, Dagster creates it in the working directory, which may be read-only.
+            known = {"DAGSTER_HOME": home, **os.environ}
+            done = subprocess.run(  # noqa: S603 - Dagster's own
+                command, capture_output=True, text=True, timeout=_LOADING_SECONDS, check=False, env=known
+            )
+    except subprocess.TimeoutExpired:
+        return CheckState.FAILED, f"The code location of {named_in} did not load within {_LOADING_SECONDS:.0f} seconds."
+    if done.returncode == 0:
+        return CheckState.OK, f"The code location of {named_in} loads."
+    lines = [line.strip() for line in done.stderr.splitlines() + done.stdout.splitlines()]
+    # The last error is the cause of those before it.
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    reason = errors[-1] if errors else "its error is unknown"
+    return CheckState.FAILED, (
+        f"The code location of {named_in} does not load: {reason}. 'dagster definitions validate' shows the traceback."
+    )
+
+
+def _maintenance_settings(lakehouse: Lakehouse) -> Finding:
+    """Build maintenance definitions with the policy, schedules, presets and executor of the artifacts."""
+    if lakehouse.code is not None:
+        warning = lakehouse.sources.resolve().warning
+        return (CheckState.WARNING, warning) if warning else (CheckState.OK, "The policy given in Python is valid.")
     bundle = create_iceberg_resources(None if lakehouse.file is None else lakehouse.artifacts)
     definitions = bundle.definitions()
     Definitions.validate_loadable(definitions)
@@ -123,7 +184,7 @@ def _definitions(lakehouse: Lakehouse) -> Finding:
     warning = lakehouse.sources.resolve().warning
     if warning is not None:
         return CheckState.WARNING, warning
-    return CheckState.OK, f"They load. {running} of {len(bundle.schedules)} maintenance schedules are running."
+    return CheckState.OK, f"They are valid. {running} of {len(bundle.schedules)} maintenance schedules are running."
 
 
 def _catalog(lakehouse: Lakehouse) -> Finding:
@@ -171,7 +232,7 @@ def _permissions(lakehouse: Lakehouse) -> Finding:
     # A server checks the permissions of a staged table; without a commit, no table is created.
     with translate_errors(name, table=f"{namespace}.{probe}"):
         column = NestedField(1, "probe", BooleanType(), required=False)
-        lakehouse.iceberg.catalog.create_table_transaction((*namespace.split("."), probe), Schema(column))
+        lakehouse.iceberg.catalog.create_table_transaction((*split_parts(namespace), probe), Schema(column))
     return CheckState.OK, f"Tables can be created in namespace '{namespace}'."
 
 

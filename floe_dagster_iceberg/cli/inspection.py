@@ -1,7 +1,7 @@
 """`floe-iceberg tables` and `inspect`: all tables at a glance, and everything about one of them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from pyiceberg.table import Table
@@ -10,15 +10,19 @@ from rich.console import Console
 from floe_dagster_iceberg.cli import reports
 from floe_dagster_iceberg.cli.console import Listing, cell, heading, short_run
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
-from floe_dagster_iceberg.errors import FloeStorageError
+from floe_dagster_iceberg.errors import FloeStorageError, ScanError, UnsupportedMetadataError
 from floe_dagster_iceberg.maintenance.health_checks import find_breaches
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy import PolicySource
-from floe_dagster_iceberg.models import HealthTier, SnapshotInfo, TableHealth, TableIdentifier
+from floe_dagster_iceberg.models import ChangesMode, HealthTier, SnapshotInfo, TableHealth, TableIdentifier
 from floe_dagster_iceberg.models.quantities import counted, format_bytes
-from floe_dagster_iceberg.secrets import redact, redact_properties
+from floe_dagster_iceberg.secrets import describe_failure, redact, redact_properties
+from floe_dagster_iceberg.table.changes.cursors import TableReader
+from floe_dagster_iceberg.table.changes.plan import plan_changes
 from floe_dagster_iceberg.table.maintenance.health import measure_health
+from floe_dagster_iceberg.table.maintenance.raw_metadata import RawMetadata
 from floe_dagster_iceberg.table.names import to_identifier
+from floe_dagster_iceberg.table.selection import TableReaders
 
 # The sections of a policy that apply to a single table, and the settings that are always shown.
 _OF_A_TABLE: Final = ("compaction.", "expiry.", "orphans.", "manifests.", "thresholds.", "engine")
@@ -41,14 +45,18 @@ _SHOWN: Final = frozenset(
 
 def list_tables(lakehouse: Lakehouse, glob: str) -> reports.TablesReport:
     """Read the metadata of every table; one that cannot be read is listed with its error."""
+    selected = lakehouse.select(glob)
     return reports.TablesReport(
         catalog=lakehouse.iceberg.catalog_name,
-        tables=[_table_entry(lakehouse, table) for table in lakehouse.select(glob)],
+        tables=[_table_entry(lakehouse, table) for table in selected.found],
+        skipped=dict(selected.skipped),
     )
 
 
 def show_tables(report: reports.TablesReport, console: Console) -> None:
     """Print a line per table."""
+    for namespace, reason in report.skipped.items():
+        console.print(cell(f"The tables of namespace '{namespace}' cannot be listed. {reason}", "yellow"))
     if not report.tables:
         console.print(cell(f"Catalog '{report.catalog}' has no tables yet."))
         return
@@ -68,26 +76,42 @@ def show_tables(report: reports.TablesReport, console: Console) -> None:
         )
     listing.print(console)
     for entry in report.tables:
-        if entry.error is not None:
+        if (message := entry.error or entry.warning) is not None:
             console.print()
-            console.print(cell(f"{entry.table}: {entry.error}", "red"))
+            console.print(cell(f"{entry.table}: {message}", "red" if entry.error else "yellow"))
 
 
 def _table_entry(lakehouse: Lakehouse, name: TableIdentifier) -> reports.TableEntry:
     try:
         table = lakehouse.tables.load_table(name)
         health = measure_health(table, tier=HealthTier.SUMMARY)
-    except FloeStorageError as error:
-        return reports.TableEntry(table=str(name), error=redact(str(error)))
+    except UnsupportedMetadataError as error:
+        return _partly_known_entry(name, error)
+    # Of any kind: one table that cannot be read must not hide the others.
+    except Exception as error:  # noqa: BLE001
+        message = redact(str(error)) if isinstance(error, FloeStorageError) else describe_failure(error)
+        return reports.TableEntry(table=str(name), error=message)
     current = table.current_snapshot()
-    snapshot = None if current is None else SnapshotInfo.from_pyiceberg_snapshot(current)
+    return _entry(health, None if current is None else SnapshotInfo.from_pyiceberg_snapshot(current))
+
+
+def _partly_known_entry(name: TableIdentifier, error: UnsupportedMetadataError) -> reports.TableEntry:
+    message = redact(str(error))
+    if not error.document:
+        return reports.TableEntry(table=str(name), error=message)
+    raw = RawMetadata(error)
+    return _entry(raw.health(name), raw.current_snapshot, warning=message)
+
+
+def _entry(health: TableHealth, snapshot: SnapshotInfo | None, *, warning: str | None = None) -> reports.TableEntry:
     return reports.TableEntry(
-        table=str(name),
+        table=str(health.table),
         rows=health.records,
         data_files=health.data_files,
         total_bytes=health.total_bytes,
         snapshots=health.snapshots,
         snapshot=None if snapshot is None else reports.SnapshotEntry.from_snapshot(snapshot),
+        warning=warning,
     )
 
 
@@ -98,7 +122,10 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> reports.Inspe
         NoSuchTableError: There is no such table.
         ScanError: A metadata file is missing or corrupt.
     """
-    table = lakehouse.load_table(name)
+    try:
+        table = lakehouse.load_table(name)
+    except UnsupportedMetadataError as error:
+        return _inspect_raw(to_identifier(lakehouse.full_name(name)), error, snapshots=snapshots)
     identifier = to_identifier(table)
     effective, problem = lakehouse.policy_of(table)
     policy = effective.policy
@@ -135,8 +162,68 @@ def inspect(lakehouse: Lakehouse, name: str, *, snapshots: int) -> reports.Inspe
         ],
         policy=[] if problem else reports.PolicyEntry.of(effective, *_OF_A_TABLE),
         warnings=[] if problem is None else [problem],
+        readers=[_reader_entry(table, reader) for reader in TableReaders(lakehouse.tables).readers_of(table)],
         snapshots=snapshot_entries(table, lakehouse.tables.list_snapshots(identifier, limit=snapshots)),
     )
+
+
+def _reader_entry(table: Table, reader: TableReader) -> reports.ReaderEntry:
+    position = reader.cursor.snapshot_id
+    try:
+        behind = len(plan_changes(table, mode=ChangesMode.CHANGELOG, since=position).steps)
+    except ScanError:
+        behind = None
+    return reports.ReaderEntry(table=reader.table, snapshot_id=position, behind=behind)
+
+
+def _inspect_raw(name: TableIdentifier, error: UnsupportedMetadataError, *, snapshots: int) -> reports.InspectReport:
+    """What is known of a table whose metadata PyIceberg cannot parse."""
+    raw = RawMetadata(error)
+    names = {column.get("id"): str(column.get("name")) for column in raw.columns}
+    refs = {ref: int(where.get("snapshot-id", 0)) for ref, where in sorted(raw.refs.items())}
+    return reports.InspectReport(
+        table=str(name),
+        location=raw.location,
+        format_version=raw.format_version,
+        columns=[
+            reports.Column(
+                id=int(column.get("id", 0)),
+                name=str(column.get("name")),
+                type=_shown_type(column.get("type")),
+                required=bool(column.get("required")),
+                doc=column.get("doc"),
+            )
+            for column in raw.columns
+        ],
+        partitioning=[
+            reports.PartitionEntry(
+                name=str(field.get("name")),
+                transform=str(field.get("transform")),
+                column=names.get(field.get("source-id"), "unknown"),
+            )
+            for field in raw.partition_fields
+        ],
+        sort_order=[],
+        properties=redact_properties(dict(sorted(raw.properties.items()))),
+        refs=[
+            reports.RefEntry(name=ref, type=str(raw.refs[ref].get("type")), snapshot_id=snapshot_id)
+            for ref, snapshot_id in refs.items()
+        ],
+        health=raw.health(name),
+        faults=[],
+        policy=[],
+        warnings=[redact(str(error))],
+        snapshots=[
+            reports.SnapshotEntry.from_snapshot(
+                snapshot, [ref for ref, snapshot_id in refs.items() if snapshot_id == snapshot.snapshot_id]
+            )
+            for snapshot in raw.snapshots[:snapshots]
+        ],
+    )
+
+
+def _shown_type(kind: object) -> str:
+    return str(kind.get("type")) if isinstance(kind, Mapping) else str(kind)
 
 
 def snapshot_entries(table: Table, snapshots: Iterable[SnapshotInfo]) -> list[reports.SnapshotEntry]:
@@ -164,6 +251,11 @@ def show(report: reports.InspectReport, console: Console) -> None:
         heading(console, "Properties")
         for name, value in report.properties.items():
             console.print(cell(f"{name} = {value}"))
+    if report.readers:
+        heading(console, "Incremental readers")
+        for reader in report.readers:
+            behind = "its next snapshots have expired" if reader.behind is None else f"{reader.behind} snapshots behind"
+            console.print(cell(f"{reader.table}: has read up to {reader.snapshot_id}, {behind}"))
     heading(console, "Snapshots, newest first")
     show_snapshots(report.snapshots, console)
     if (more := report.health.snapshots - len(report.snapshots)) > 0:

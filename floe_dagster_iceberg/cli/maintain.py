@@ -15,17 +15,17 @@ from floe_dagster_iceberg.cli.lakehouse import Lakehouse
 from floe_dagster_iceberg.cli.reports import MaintenanceEntry, MaintenanceReport, PolicyEntry
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.runner import MaintenanceRun, TableOutcome
-from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenanceStatus, PlanReason
+from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenanceStatus
 from floe_dagster_iceberg.models.quantities import counted
 
-_WORDS: Final = {
-    PlanReason.RECOMMENDED: ("would run", "bold"),
-    PlanReason.BELOW_THRESHOLD: ("nothing to do", "dim"),
-    PlanReason.MIN_INTERVAL: ("too early", "dim"),
-    PlanReason.BUDGET_CAPPED: ("over budget", "yellow"),
-    PlanReason.BLOCKED: ("blocked", "yellow"),
+_STYLES: Final = {
+    "failed": "bold red",
+    "done": "green",
+    "would run": "bold",
+    "over budget": "yellow",
+    "blocked": "yellow",
+    "left": "yellow",
 }
-_STYLES: Final = {MaintenanceStatus.FAILED: "bold red", MaintenanceStatus.DONE: "green"}
 
 
 def maintain(
@@ -46,7 +46,7 @@ def maintain(
     sources = lakehouse.sources.with_run(tables=(lakehouse.full_name(glob),), dry_run=dry_run, engine=engine)
     # Report an error in the policy before calling the catalog, which may not respond.
     sources.resolve()
-    if not lakehouse.select(glob):
+    if not lakehouse.select(glob).found:
         return MaintenanceReport(dry_run=dry_run, entries=[])
     entries = []
     with errors.status("Reading the tables") as status:
@@ -70,8 +70,7 @@ def show(
     listed = [entry for entry in report.entries if everything or not _is_idle(entry)]
     listing = Listing("table", "operation", "status", "what", wrapped="what")
     for entry in listed:
-        word, style = _status(entry)
-        listing.add(entry.table, entry.operation, cell(word, style), entry.note)
+        listing.add(entry.table, entry.operation, cell(entry.state, _STYLES.get(entry.state, "dim")), entry.note)
     if listed:
         listing.print(console)
     if idle := len(report.entries) - len(listed):
@@ -85,40 +84,33 @@ def show(
         console.print(cell(f"  {command_for(list(to_do))}"), soft_wrap=True)
 
 
-def command_for(operations: Sequence[str], glob: str, *, engine: str | None, artifacts: Path | None) -> str:
+def command_for(
+    operations: Sequence[str], glob: str, *, engine: str | None, artifacts: Path | None, module: str | None
+) -> str:
     """The command that runs what was planned."""
     command = ["floe-iceberg", "maintain", glob]
     command += [word for operation in operations for word in ("--operation", operation)]
     command += [] if engine is None else ["--engine", engine]
     command += [] if artifacts is None else ["--artifacts", str(artifacts)]
+    command += [] if module is None else ["--module", module]
     return shlex.join([*command, "--execute"])
 
 
 def _is_idle(entry: MaintenanceEntry) -> bool:
-    return _status(entry)[0] in ("nothing to do", MaintenanceStatus.SKIPPED.value)
+    return entry.state in ("nothing to do", MaintenanceStatus.SKIPPED.value)
 
 
 def _entry(operation: MaintenanceOperation, outcome: TableOutcome) -> MaintenanceEntry:
-    plans = [result.plan for result in outcome.results if result.plan is not None]
     return MaintenanceEntry(
         table=outcome.table,
         operation=operation.value,
         status=outcome.status,
-        actionable=any(plan.is_actionable for plan in plans),
+        state=outcome.state,
+        actionable=outcome.is_actionable,
         note=outcome.note,
         results=outcome.results,
         policy=[] if outcome.policy is None else PolicyEntry.of(outcome.policy, f"{operation.policy_section}."),
     )
-
-
-def _status(entry: MaintenanceEntry) -> tuple[str, str]:
-    plans = [result.plan for result in entry.results if result.plan is not None]
-    if entry.status in (MaintenanceStatus.PLANNED, MaintenanceStatus.SKIPPED) and plans:
-        # The most important one: compaction plans data files and delete files.
-        reason = min((plan.reason for plan in plans), key=list(_WORDS).index)
-        # Planned but not done: another writer committed first.
-        return ("left", "yellow") if entry.status is MaintenanceStatus.SKIPPED and entry.actionable else _WORDS[reason]
-    return entry.status.value, _STYLES.get(entry.status, "dim")
 
 
 def _progress_log(status: Status, errors: Console) -> logging.Logger:

@@ -1,14 +1,17 @@
-"""Reports of commands, as `--json` prints them: fields may be added, but never removed or changed."""
+"""Reports of commands, as `--json` prints them: fields may be added, but never removed or changed.
+
+Snapshot ids are text, because they have more digits than a number of JavaScript or jq.
+"""
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from pydantic import AwareDatetime, Field
 
 from floe_dagster_iceberg import models
 from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySource
-from floe_dagster_iceberg.models.base import FrozenModel, Items
+from floe_dagster_iceberg.models.base import FrozenModel, Items, SnapshotId
 
 
 class CheckState(StrEnum):
@@ -38,8 +41,8 @@ class DoctorReport(FrozenModel):
 class SnapshotEntry(FrozenModel):
     """A snapshot, and the Dagster run that committed it, if any."""
 
-    snapshot_id: int = Field(description="Id of the snapshot.")
-    parent_snapshot_id: int | None = Field(description="Id of the snapshot before it.")
+    snapshot_id: SnapshotId = Field(description="Id of the snapshot.")
+    parent_snapshot_id: SnapshotId | None = Field(description="Id of the snapshot before it.")
     committed_at: AwareDatetime = Field(description="When it was committed.")
     operation: str = Field(description="append, overwrite, delete or replace.")
     refs: Items[str] = Field(description="Branches and tags that point to it.")
@@ -82,6 +85,7 @@ class TableEntry(FrozenModel):
     snapshots: int | None = Field(default=None, description="Snapshots.")
     snapshot: SnapshotEntry | None = Field(default=None, description="The current snapshot; none for an empty table.")
     error: str | None = Field(default=None, description="Why it cannot be read.")
+    warning: str | None = Field(default=None, description="Why only a part of it is known.")
 
 
 class TablesReport(FrozenModel):
@@ -89,6 +93,9 @@ class TablesReport(FrozenModel):
 
     catalog: str = Field(description="Name of the catalog.")
     tables: Items[TableEntry] = Field(description="Its tables, in order of their names.")
+    skipped: dict[str, str] = Field(
+        default_factory=dict, description="Namespaces whose tables cannot be listed, with the reason."
+    )
 
 
 class Column(FrozenModel):
@@ -114,7 +121,15 @@ class RefEntry(FrozenModel):
 
     name: str = Field(description="Its name.")
     type: str = Field(description="branch or tag.")
-    snapshot_id: int = Field(description="Id of its snapshot.")
+    snapshot_id: SnapshotId = Field(description="Id of its snapshot.")
+
+
+class ReaderEntry(FrozenModel):
+    """A table that is written from the changes of the inspected one."""
+
+    table: str = Field(description="Name of the table.")
+    snapshot_id: SnapshotId = Field(description="The last snapshot that it has read.")
+    behind: int | None = Field(description="Snapshots with changes that it has not read; none if they have expired.")
 
 
 class PolicyEntry(FrozenModel):
@@ -122,12 +137,17 @@ class PolicyEntry(FrozenModel):
 
     name: str = Field(description="Name of the value, such as expiry.max_age.")
     value: str = Field(description="The value, formatted.")
+    raw: Any = Field(description="The value for programs: durations in seconds, sizes in bytes.")
     source: PolicySource = Field(description="Where it comes from.")
 
     @classmethod
     def of(cls, policy: EffectivePolicy, *relevant: str) -> list[Self]:
         """The values whose names begin with one of `relevant`."""
-        return [cls(name=name, value=value, source=source) for name, value, source in policy.describe(relevant)]
+        raw = policy.raw_values(relevant)
+        return [
+            cls(name=name, value=value, raw=raw[name], source=source)
+            for name, value, source in policy.describe(relevant)
+        ]
 
 
 class BreachEntry(FrozenModel):
@@ -152,7 +172,10 @@ class InspectReport(FrozenModel):
     health: models.TableHealth = Field(description="State of its files and metadata.")
     faults: Items[BreachEntry] = Field(description="Measures above their limits.")
     policy: Items[PolicyEntry] = Field(description="Its maintenance policy; empty if not valid.")
-    warnings: Items[str] = Field(description="Errors in that policy; the table is not maintained then.")
+    warnings: Items[str] = Field(
+        description="Errors in that policy, and why only a part of the table is known; it is not maintained then."
+    )
+    readers: Items[ReaderEntry] = Field(default=(), description="Tables that read it incrementally.")
     snapshots: Items[SnapshotEntry] = Field(description="Its newest snapshots, newest first.")
 
 
@@ -161,7 +184,8 @@ class MaintenanceEntry(FrozenModel):
 
     table: str = Field(description="Name of the table.")
     operation: str = Field(description="The operation.")
-    status: models.MaintenanceStatus = Field(description="How it ended; `planned` is a dry run.")
+    status: models.MaintenanceStatus = Field(description="How it ended; `planned` is a dry run with something to do.")
+    state: str = Field(description="The status in words, such as 'would run', 'nothing to do' or 'blocked'.")
     actionable: bool = Field(description="Whether there was something to do and nothing in the way.")
     note: str = Field(description="What would be or was done, or why nothing, in one sentence.")
     results: Items[models.MaintenanceResult] = Field(description="The results, with their plans.")
@@ -173,3 +197,27 @@ class MaintenanceReport(FrozenModel):
 
     dry_run: bool = Field(description="Whether nothing was changed.")
     entries: Items[MaintenanceEntry] = Field(description="By operation, then table.")
+
+
+class RollbackReport(FrozenModel):
+    """A rollback to an earlier snapshot."""
+
+    table: str = Field(description="Name of the table.")
+    rolled_back: bool = Field(description="Whether the table changed; it may be at that snapshot already.")
+    target: SnapshotEntry = Field(description="The current snapshot now.")
+    undone: Items[SnapshotEntry] = Field(description="Snapshots that readers no longer see, newest first.")
+
+
+class JarsReport(FrozenModel):
+    """The jars that were fetched."""
+
+    folder: str = Field(description="The folder.")
+    jars: Items[str] = Field(description="Their paths.")
+
+
+class StarterReport(FrozenModel):
+    """The starter project that was written."""
+
+    folder: str = Field(description="The folder.")
+    files: Items[str] = Field(description="The paths of its files.")
+    next_commands: Items[str] = Field(description="Commands to run next, in the folder.")

@@ -11,7 +11,7 @@ from floe_dagster_iceberg._pyiceberg.transaction import history_of
 from floe_dagster_iceberg.cli.console import cell, heading
 from floe_dagster_iceberg.cli.inspection import show_snapshots, snapshot_entries
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
-from floe_dagster_iceberg.cli.reports import SnapshotEntry
+from floe_dagster_iceberg.cli.reports import RollbackReport, SnapshotEntry
 from floe_dagster_iceberg.errors import RollbackError, SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import SnapshotInfo
 from floe_dagster_iceberg.table.commit.refs import find_in_history, find_in_time, to_timestamp_ms
@@ -29,6 +29,10 @@ class RollbackPlan:
     @property
     def current(self) -> SnapshotEntry:
         return self.undone[0] if self.undone else self.target
+
+    def to_report(self) -> RollbackReport:
+        """The report of the executed plan."""
+        return RollbackReport(table=self.table, rolled_back=bool(self.undone), target=self.target, undone=self.undone)
 
 
 def plan_rollback(lakehouse: Lakehouse, name: str, *, to: str | None = None, as_of: str | None = None) -> RollbackPlan:
@@ -51,7 +55,7 @@ def plan_rollback(lakehouse: Lakehouse, name: str, *, to: str | None = None, as_
             raise SnapshotNotFoundError(identifier, to)
         target = find_in_history(metadata, identifier, int(to or 0) if snapshot_id is None else snapshot_id)
     history = []
-    for snapshot in history_of(metadata, metadata.current_snapshot()):
+    for snapshot in history_of(metadata, metadata.snapshot_by_name(MAIN_BRANCH)):
         history.append(SnapshotInfo.from_pyiceberg_snapshot(snapshot))
         if snapshot.snapshot_id == target.snapshot_id:
             break
@@ -72,6 +76,12 @@ def show(plan: RollbackPlan, console: Console) -> None:
     )
 
 
+def show_outcome(report: RollbackReport, console: Console) -> None:
+    """Print where the table is."""
+    when = "now" if report.rolled_back else "already"
+    console.print(cell(f"{report.table} is at snapshot {report.target.snapshot_id} {when}."))
+
+
 def roll_back(lakehouse: Lakehouse, plan: RollbackPlan) -> None:
     """Execute the plan, unless the table was written to meanwhile.
 
@@ -84,9 +94,10 @@ def roll_back(lakehouse: Lakehouse, plan: RollbackPlan) -> None:
         raise RollbackError(
             plan.table,
             snapshot=plan.target.snapshot_id,
-            reason=f"snapshot {main.snapshot_id} was committed since then. Run the command again",
+            reason=f"snapshot {main.snapshot_id} was committed since then, and nothing was changed",
         )
-    lakehouse.tables.rollback_to_snapshot(plan.table, plan.target.snapshot_id)
+    # Spark starts only for a table that PyIceberg cannot commit to.
+    lakehouse.spark.table_manager.rollback_to_snapshot(plan.table, plan.target.snapshot_id)
 
 
 def _timestamp(text: str) -> datetime:

@@ -62,8 +62,9 @@ class LiveCatalogResource(IcebergResource):
         del context
         _ = self.table_manager
 
-    def health_check(self) -> HealthStatus:
-        """List the catalog's namespaces, for at most 5 seconds."""
+    def health_check(self, *, writes: bool = False) -> HealthStatus:
+        """List the catalog's namespaces, for at most 5 seconds; there is no storage to write to."""
+        del writes
         try:
             with translate_errors(self.catalog_name):
                 run_within(HEALTH_CHECK_SECONDS, self.catalog.list_namespaces)
@@ -93,7 +94,7 @@ def create_io_manager(config: IcebergIOManagerConfig, catalog: Catalog | None = 
         config: The settings.
         catalog: A connected PyIceberg catalog instead of the configured one, only for runs in this process.
 
-    Example:
+    Examples:
         >>> io_manager = create_io_manager(IcebergIOManagerConfig(default_namespace="bronze"))
     """
     return IcebergIOManager(
@@ -109,6 +110,7 @@ def create_io_manager(config: IcebergIOManagerConfig, catalog: Catalog | None = 
         commit_strategy=config.commit_strategy,
         rows_outside_partition=config.rows_outside_partition,
         column_projection_enabled=config.column_projection_enabled,
+        format_version=config.format_version,
     )
 
 

@@ -1,8 +1,8 @@
 """The engines of the IO managers: Arrow and Spark, behind one protocol."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 from pyiceberg.expressions import And, BooleanExpression
@@ -11,22 +11,37 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
+from floe_dagster_iceberg._pyiceberg.transaction import find_snapshot
 from floe_dagster_iceberg.asset_settings import InputSettings
-from floe_dagster_iceberg.errors import NoSuchTableError
-from floe_dagster_iceberg.models import TableIdentifier
+from floe_dagster_iceberg.errors import NoSuchTableError, ScanError, ValidationError
+from floe_dagster_iceberg.models import OperationType, SnapshotInfo, TableIdentifier
 from floe_dagster_iceberg.models.partition_slice import PartitionSlice
 from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
 from floe_dagster_iceberg.table.arrow_input import ACCEPTED_TYPES, to_arrow_rows
-from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.filter.partition_slice import DEFAULT_NAIVE_TIMEZONE, to_expression
 from floe_dagster_iceberg.table.filter.row_filter import CheckedFilter, to_row_filter
 from floe_dagster_iceberg.table.manager import IcebergTableManager
+from floe_dagster_iceberg.table.manager.changes import TableChanges
+from floe_dagster_iceberg.table.manager.repair import OnRepair
 from floe_dagster_iceberg.table.manager.scan import version_to_read
 from floe_dagster_iceberg.table.write.exactly_once import write_once
+from floe_dagster_iceberg.table.write.handover import Handover, HandoverProvider
 from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+ChangesPlanner: TypeAlias = Callable[[Table, BooleanExpression], TableChanges]
+"""Finds what changed in a table, of the rows that match a filter."""
+
+
+@dataclass(frozen=True)
+class ReadVersion:
+    """A snapshot to read, None is the newest of main; if `only_added`, only the rows that it added."""
+
+    snapshot_id: int | None
+    only_added: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,8 +53,13 @@ class ReadRequest:
         rows: The rows of the upstream partitions.
         settings: Columns, filter and version.
         naive_timezone: Time zone of timestamps that have none.
+        written: Properties of the snapshot to read, which a step of this run wrote; None reads what `settings` say, and
+            so does an asset that this run has not written.
+        output: The op's output that was written, in words; None for an asset.
+        is_upsert: Whether that output is upserted into rows of other runs.
         empty_schema: Columns of the empty result for a missing table, as for an asset that reads its own earlier
             partition in its first run; None if a missing table is an error.
+        plan_changes: Finds what changed, for an input that reads changes instead of rows.
     """
 
     table: TableIdentifier
@@ -47,12 +67,41 @@ class ReadRequest:
     settings: InputSettings = field(default_factory=InputSettings)
     naive_timezone: str = DEFAULT_NAIVE_TIMEZONE
     empty_schema: Schema | None = None
+    plan_changes: "ChangesPlanner | None" = None
+    written: Mapping[str, Collection[str]] | None = None
+    output: str | None = None
+    is_upsert: bool = False
 
-    @property
-    def ref(self) -> str | None:
-        """Branch or tag to read; None is main."""
-        ref = self.settings.tag or self.settings.branch
-        return None if ref == MAIN_BRANCH else ref
+    def version(self, table: Table) -> "ReadVersion":
+        """The snapshot to read.
+
+        Raises:
+            ValidationError: The branch is a tag, or the tag a branch.
+            SnapshotNotFoundError: There is no such version.
+            ScanError: The output of the op is not there any more.
+        """
+        settings, branch = self.settings, self.settings.branch or MAIN_BRANCH
+        snapshot = None if self.written is None else find_snapshot(table.metadata, branch, self.written)
+        if snapshot is not None:
+            # An append has added its rows to those of other runs.
+            is_append = SnapshotInfo.from_pyiceberg_snapshot(snapshot).operation is OperationType.APPEND
+            only_added = self.output is not None and is_append and not self.is_upsert
+            return ReadVersion(snapshot.snapshot_id, only_added=only_added)
+        if self.output is not None:
+            raise ScanError(
+                f"{self.output} is not in '{self.table}': it was None, or its snapshot has expired. "
+                "Run that step again.",
+                table=self.table,
+            )
+        return ReadVersion(
+            version_to_read(
+                table,
+                snapshot_id=settings.snapshot_id,
+                as_of=settings.as_of,
+                branch=settings.branch,
+                tag=settings.tag,
+            )
+        )
 
     def row_filter(self, table: Table) -> BooleanExpression:
         """The filter that selects the rows, in terms of the table's columns.
@@ -75,8 +124,8 @@ class Engine(Protocol):
     def accepts(self, data: Any) -> bool:
         """Whether it can write this type of data."""
 
-    def write(self, data: Any, write: TableWrite) -> TableWriteResult:
-        """Write data into its table, exactly once."""
+    def write(self, data: Any, write: TableWrite, on_repair: OnRepair | None = None) -> TableWriteResult:
+        """Write data into its table, exactly once; `on_repair` is called if its metadata had to be repaired."""
 
     def loads(self, annotation: Any) -> bool:
         """Whether it can read a table as the annotated type."""
@@ -100,6 +149,7 @@ _CONVERSIONS: dict[str, Callable[[pa.Table], Any]] = {
 }
 
 _READER, _TABLE = "pyarrow.RecordBatchReader", "pyiceberg.Table"
+_CHANGES = "floe_dagster_iceberg.TableChanges"
 
 
 class ArrowEngine:
@@ -109,46 +159,59 @@ class ArrowEngine:
     accepted_types = ACCEPTED_TYPES
     loadable_types = f"{', '.join(_CONVERSIONS)}, pyiceberg.table.Table"
 
-    def __init__(self, manager: IcebergTableManager) -> None:
-        self._manager = manager
+    def __init__(self, manager: IcebergTableManager, handover: HandoverProvider | None = None) -> None:
+        """`handover` does what PyIceberg cannot."""
+        self._manager, self._handover = manager, handover
 
     def accepts(self, data: Any) -> bool:
         is_arrow = isinstance(data, pa.Table | pa.RecordBatch | pa.RecordBatchReader)
         return is_arrow or _type_name(type(data)) in _CONVERSIONS
 
-    def write(self, data: Any, write: TableWrite) -> TableWriteResult:
+    def write(self, data: Any, write: TableWrite, on_repair: OnRepair | None = None) -> TableWriteResult:
         manager, rows = self._manager, to_arrow_rows(data)
-        budget = CommitBudget.from_config(manager.config)
-        return manager.with_metadata_repair(write.table, write_once, manager.catalog, rows, write, budget)
+        return manager.with_metadata_repair(
+            write.table, write_once, manager.catalog, rows, write, manager.budget, self._handover, on_repair=on_repair
+        )
 
     def loads(self, annotation: Any) -> bool:
-        return annotation is None or _type_name(annotation) in {*_CONVERSIONS, _TABLE}
+        return annotation is None or _type_name(annotation) in {*_CONVERSIONS, _TABLE, _CHANGES}
 
     def read(self, request: ReadRequest, annotation: Any) -> Any:
         kind = "pyarrow.Table" if annotation is None else _type_name(annotation)
+        manager = self._manager if self._handover is None else self._manager.with_handover(self._handover)
         try:
-            table = self._manager.load_table(request.table)
+            table = manager.load_table(request.table)
         except NoSuchTableError:
             if request.empty_schema is None or kind == _TABLE:
                 raise
             return _CONVERSIONS[kind](_empty(request.empty_schema, request.settings.columns))
         if kind == _TABLE:
             return table
-        settings = request.settings
+        if request.plan_changes is not None:
+            changes = request.plan_changes(table, request.row_filter(table))
+            if kind in {_CHANGES, _READER}:
+                return changes if kind == _CHANGES else changes.to_batches()
+            return _CONVERSIONS[kind](changes.to_arrow())
+        if kind == _CHANGES:
+            raise ValidationError(
+                f"An input annotated as TableChanges reads changes of '{request.table}': set its metadata "
+                "'iceberg/changes'.",
+                table=request.table,
+            )
+        version = request.version(table)
         what: dict[str, Any] = {
-            "columns": settings.columns or None,
+            "columns": request.settings.columns or None,
             "row_filter": CheckedFilter(request.row_filter(table)),
-            "snapshot_id": settings.snapshot_id,
-            "as_of": settings.as_of,
-            "ref": request.ref,
+            "snapshot_id": version.snapshot_id,
+            "only_added": version.only_added,
         }
         if kind == _READER:
-            return self._manager.scan_batches(table, **what)
-        return _CONVERSIONS[kind](self._manager.scan(table, **what))
+            return manager.scan_batches(table, **what)
+        return _CONVERSIONS[kind](manager.scan(table, **what))
 
 
 def _empty(schema: Schema, columns: Sequence[str]) -> pa.Table:
-    rows = schema_to_pyarrow(schema, include_field_ids=False).empty_table()
+    rows = pa.Table.from_batches([], schema_to_pyarrow(schema, include_field_ids=False))
     return rows.select([name for name in rows.column_names if name in columns]) if columns else rows
 
 
@@ -173,13 +236,14 @@ class SparkEngine:
     def accepts(self, data: Any) -> bool:
         return _is_frame(type(data))
 
-    def write(self, data: Any, write: TableWrite) -> TableWriteResult:
+    def write(self, data: Any, write: TableWrite, on_repair: OnRepair | None = None) -> TableWriteResult:
         from floe_dagster_iceberg.spark import exactly_once  # noqa: PLC0415 - brings PySpark along
 
         manager = self._iceberg.table_manager
         self._register_catalog(data.sparkSession)
-        budget = CommitBudget.from_config(manager.config)
-        return manager.with_metadata_repair(write.table, exactly_once.write_once, manager.catalog, data, write, budget)
+        return manager.with_metadata_repair(
+            write.table, exactly_once.write_once, manager.catalog, data, write, manager.budget, on_repair=on_repair
+        )
 
     def loads(self, annotation: Any) -> bool:
         return isinstance(annotation, type) and _is_frame(annotation)
@@ -189,21 +253,37 @@ class SparkEngine:
         from floe_dagster_iceberg.spark.scan import empty_frame, open_frame  # noqa: PLC0415 - brings PySpark along
 
         del annotation
-        session, settings = self._spark.spark_session, request.settings
-        self._register_catalog(session)
+        session, settings = self._open_session(), request.settings
         try:
             table = self._iceberg.table_manager.load_table(request.table)
         except NoSuchTableError:
             if request.empty_schema is None:
                 raise
             return empty_frame(session, request.empty_schema, settings.columns)
+        if request.plan_changes is not None:
+            from floe_dagster_iceberg.spark.changes import open_changes  # noqa: PLC0415 - brings PySpark along
+
+            return open_changes(session, request.plan_changes(table, request.row_filter(table)))
+        version = request.version(table)
         return open_frame(
             session,
             table,
-            snapshot_id=version_to_read(table, snapshot_id=settings.snapshot_id, as_of=settings.as_of, ref=request.ref),
+            snapshot_id=version.snapshot_id,
+            only_added=version.only_added,
             row_filter=request.row_filter(table),
             columns=settings.columns,
         )
+
+    def handover(self) -> Handover:
+        """What the Arrow engine hands its work to where PyIceberg cannot do it."""
+        from floe_dagster_iceberg.spark.handover import SparkHandover  # noqa: PLC0415 - brings PySpark along
+
+        return SparkHandover(self._open_session)
+
+    def _open_session(self) -> "SparkSession":
+        session = self._spark.spark_session
+        self._register_catalog(session)
+        return session
 
     def _register_catalog(self, session: "SparkSession") -> None:
         from floe_dagster_iceberg.spark.session import ensure_catalog  # noqa: PLC0415 - brings PySpark along
@@ -226,7 +306,7 @@ class SparkOnlyEngine(SparkEngine):
 
     @property
     def _arrow(self) -> ArrowEngine:
-        return ArrowEngine(self._iceberg.table_manager)
+        return ArrowEngine(self._iceberg.table_manager, self.handover)
 
 
 def _is_frame(kind: type) -> bool:

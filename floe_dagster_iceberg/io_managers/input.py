@@ -2,19 +2,24 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dagster import InputContext, TableColumn, TableSchema, TableSchemaMetadataValue
+import pyarrow as pa
+from dagster import InputContext, TableColumn
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
-from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.io_managers.base import input_settings, name_of, owner_of, upstream_settings, wanted_type
+from floe_dagster_iceberg.asset_metadata import declared_columns
+from floe_dagster_iceberg.asset_settings import AssetSettings, InputSettings
+from floe_dagster_iceberg.errors import NoSuchTableError, ValidationError
+from floe_dagster_iceberg.io_managers.changes import changes_planner
 from floe_dagster_iceberg.io_managers.engines import Engine, ReadRequest
+from floe_dagster_iceberg.io_managers.managers import input_settings, name_of, owner_of, upstream_settings, wanted_type
+from floe_dagster_iceberg.models.quantities import counted
 from floe_dagster_iceberg.partitions import load_slice
-from floe_dagster_iceberg.run_identity import describe_run, keys_produced_by, telemetry_of
+from floe_dagster_iceberg.run_identity import describe_run, find_written, keys_produced_by, telemetry_of
 from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table
 
 if TYPE_CHECKING:
-    from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
+    from floe_dagster_iceberg.io_managers.managers import IcebergIOManagerBase
 
 
 def declared_schema(context: InputContext) -> Schema:
@@ -24,9 +29,7 @@ def declared_schema(context: InputContext) -> Schema:
         ValidationError: A type is not Iceberg's.
     """
     output = context.upstream_output
-    declared = None if output is None else output.definition_metadata.get("dagster/column_schema")
-    schema = declared.schema if isinstance(declared, TableSchemaMetadataValue) else declared
-    columns = schema.columns if isinstance(schema, TableSchema) else []
+    columns = declared_columns(None if output is None else output.definition_metadata)
     return Schema(*(_to_iceberg(column, number, context) for number, column in enumerate(columns, start=1)))
 
 
@@ -50,7 +53,33 @@ def read_input(io_manager: "IcebergIOManagerBase", context: InputContext) -> Any
         annotation = wanted_type(context)
         engine = _engine_for(io_manager, context, annotation)
         operation.set_attributes({attrs.ENGINE: engine.name})
-        return engine.read(request, annotation)
+        try:
+            data = engine.read(request, annotation)
+        except NoSuchTableError as error:
+            raise _not_materialized(error, context) from error
+        operation.sentence = _describe_read(request, data, operation.attributes.get(attrs.PARTITION_KEY))
+        return data
+
+
+def _describe_read(request: ReadRequest, data: Any, partition: str | None) -> str:
+    """One sentence about a read, for the log; what is read later has no number of rows yet."""
+    where = f"{request.table} {partition}" if partition else str(request.table)
+    # Of a DataFrame of pandas or polars; one of Spark may have a column of that name.
+    is_frame = type(data).__name__ == "DataFrame" and isinstance(getattr(data, "shape", None), tuple)
+    rows = data.num_rows if isinstance(data, pa.Table) else data.shape[0] if is_frame else None
+    what = f"opened as {name_of(type(data))}" if rows is None else f"{counted(rows, 'row')} read"
+    return f"{where}: {what}"
+
+
+def _not_materialized(error: NoSuchTableError, context: InputContext) -> NoSuchTableError:
+    if not context.has_asset_key:
+        return error
+    asset = context.asset_key.to_user_string()
+    return NoSuchTableError(
+        error.table,
+        hint=f"Asset '{asset}' was not materialized yet: materialize it first. If another tool writes its table, name "
+        "that by metadata 'schema' and 'table' of the asset.",
+    )
 
 
 def _engine_for(io_manager: "IcebergIOManagerBase", context: InputContext, annotation: Any) -> Engine:
@@ -70,6 +99,9 @@ def build_read_request(io_manager: "IcebergIOManagerBase", context: InputContext
     settings, upstream = input_settings(context), upstream_settings(context)
     if not io_manager.column_projection_enabled:
         settings = settings.model_copy(update={"columns": ()})
+    written = find_written(context) if _reads_what_was_written(context, settings, upstream) else None
+    if upstream.branch is not None and not settings.names_version:
+        settings = settings.model_copy(update={"branch": upstream.branch})
     reads_itself = context.has_asset_key and context.asset_key in keys_produced_by(context)
     return ReadRequest(
         table=io_manager.table_of(context, upstream),
@@ -81,4 +113,25 @@ def build_read_request(io_manager: "IcebergIOManagerBase", context: InputContext
         settings=settings,
         naive_timezone=upstream.naive_timezone,
         empty_schema=declared_schema(context) if reads_itself else None,
+        plan_changes=changes_planner(io_manager, context, settings),
+        written=written,
+        output=None if context.has_asset_key or written is None else _describe_output(context),
+        is_upsert=bool(upstream.upsert_keys),
     )
+
+
+def _reads_what_was_written(context: InputContext, settings: InputSettings, upstream: AssetSettings) -> bool:
+    """Whether an input reads the version that a step of this run wrote, and not the newest one.
+
+    Outputs of ops are values of one run. A check judges the materialization that it follows, and so does whatever reads
+    an asset from a branch of its own before that is published.
+    """
+    if settings.names_version:
+        return False
+    is_check = context.has_asset_key and not keys_produced_by(context)
+    return not context.has_asset_key or is_check or upstream.branch is not None
+
+
+def _describe_output(context: InputContext) -> str:
+    output = context.upstream_output
+    return "" if output is None else f"Output '{output.name}' of step '{output.step_key}' in run {output.run_id}"

@@ -1,7 +1,9 @@
 """The maintenance assets. A materialization reports what was done to each table."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,9 +16,9 @@ from floe_dagster_iceberg.maintenance.policy import PolicySources
 from floe_dagster_iceberg.maintenance.report import build_metadata
 from floe_dagster_iceberg.maintenance.runner import MaintenanceRun, TableOutcome
 from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, HealthConfig, MaintenanceConfig, OrphanConfig
-from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceStatus, snapshot_properties
+from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenanceStatus, snapshot_properties
 from floe_dagster_iceberg.resources import IcebergResource
-from floe_dagster_iceberg.run_identity import describe_asset_run, telemetry_of_run
+from floe_dagster_iceberg.run_identity import describe_asset_run, is_started_by_click, telemetry_of_run
 from floe_dagster_iceberg.telemetry import attributes as attrs
 
 Step = Callable[..., dg.MaterializeResult[None]]
@@ -33,7 +35,9 @@ _DESCRIPTIONS: Final = {
     MaintenanceOperation.MANIFESTS: "Merges manifests for faster scan planning. Data files stay the same.",
     MaintenanceOperation.ORPHAN_FILES: "Moves files that no snapshot references to quarantine and deletes them later.",
 }
-_RUN_OPTIONS: Final = "The run config supports dry runs, table selection and both engines."
+_RUN_OPTIONS: Final = (
+    "The run config supports dry runs, table selection and both engines. 'Materialize' does a dry run; its job does it."
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,23 @@ class MaintenanceWiring:
         return MaintenanceRun(which, manager, maintenance, sources, context.log)
 
 
+_found: ContextVar[list[MaintenanceWiring] | None] = ContextVar("floe_maintenance_wirings", default=None)
+
+
+@contextmanager
+def collect_wirings() -> Iterator[list[MaintenanceWiring]]:
+    """Collect the wiring of maintenance definitions that are built meanwhile, such as those of an imported module.
+
+    Definitions do not tell which policy was given for them.
+    """
+    wirings: list[MaintenanceWiring] = []
+    token = _found.set(wirings)
+    try:
+        yield wirings
+    finally:
+        _found.reset(token)
+
+
 def maintenance_key(which: MaintenanceOperation) -> dg.AssetKey:
     """Key of a maintenance asset."""
     return dg.AssetKey([GROUP, which.value])
@@ -80,6 +101,8 @@ def maintenance_key(which: MaintenanceOperation) -> dg.AssetKey:
 
 def build_maintenance_assets(wiring: MaintenanceWiring) -> list[dg.AssetsDefinition]:
     """Build the five assets. Materialized together they run one after the other, in the order of the enum."""
+    if (wirings := _found.get()) is not None:
+        wirings.append(wiring)
     followers = zip(MAINTENANCE_ASSETS, (None, *MAINTENANCE_ASSETS), strict=False)
     return [_build_asset(which, wiring, _build_step(which, wiring), after=previous) for which, previous in followers]
 
@@ -114,14 +137,29 @@ def _run_step(
     attributes = {attrs.MAINTENANCE_ASSET: which.value, **describe_asset_run(context)}
     try:
         with telemetry_of_run().operation("run_maintenance", attributes) as operation:
-            run = wiring.open_run(which, context, config.apply_to(wiring.sources))
+            by_click = is_started_by_click(context.run) and which is not MaintenanceOperation.TABLE_HEALTH
+            run = wiring.open_run(which, context, config.apply_to(wiring.sources, by_click=by_click))
+            is_dry_by_click = by_click and config.dry_run is None and run.policy.policy.dry_run
+            if is_dry_by_click:
+                context.log.info("Dry run: 'Materialize' changes no table. %s", _how_to_run(which))
             outcomes = work(run)
             operation.set_attributes({attrs.TABLES: len(outcomes)})
     except FloeStorageError as error:
         # It concerns no single table, as an unreachable catalog does.
         raise to_failure(error) from error
     metadata = build_metadata(which, outcomes, run.policy, seconds=time.perf_counter() - started)
+    if is_dry_by_click:
+        metadata["iceberg/how_to_run"] = dg.MetadataValue.text(_how_to_run(which))
     return _conclude(which, outcomes, metadata, config)
+
+
+def _how_to_run(which: MaintenanceOperation) -> str:
+    return f"To run it, launch job {job_name(which)}, start its schedule, or set dry_run: false in the launchpad."
+
+
+def job_name(which: MaintenanceOperation) -> str:
+    """Name of the job that materializes a maintenance asset."""
+    return f"{GROUP}_{which}_job"
 
 
 def _build_asset(
@@ -131,7 +169,8 @@ def _build_asset(
     return dg.asset(
         key=key,
         group_name=GROUP,
-        kinds={"iceberg"} | ({"spark"} if wiring.spark_resource_key else set()),
+        # The engine that does the work, where that is certain; with 'auto' it is PyIceberg unless a table needs Spark.
+        kinds={"iceberg"} | ({"spark"} if wiring.sources.resolve().policy.engine is MaintenanceEngine.SPARK else set()),
         description=f"{_DESCRIPTIONS[which]} {_RUN_OPTIONS}",
         required_resource_keys=wiring.resource_keys,
         op_tags=wiring.op_tags.get(which),

@@ -90,7 +90,7 @@ def build_parts(
     effective = wiring.sources.resolve()
     if effective.warning is not None:
         _logger.warning(effective.warning)
-    jobs = build_jobs(job_tags)
+    jobs = build_jobs(effective.policy, job_tags)
     compaction_job, budget = jobs[MaintenanceOperation.COMPACTION], effective.policy.budget
     sensor = build_compaction_sensor(health_checks, compaction_job, budget=budget, settings=settings.sensor)
     return MaintenanceParts(

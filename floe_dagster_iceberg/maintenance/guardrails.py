@@ -9,12 +9,11 @@ from floe_dagster_iceberg.errors import MaintenanceRefusedError
 from floe_dagster_iceberg.models import ExpiryPolicy, Guardrail, OrphanPolicy
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE, MIN_ORPHAN_AGE
 from floe_dagster_iceberg.models.quantities import format_duration
+from floe_dagster_iceberg.plugins.base import GC_ENABLED, deletes_files
 from floe_dagster_iceberg.table.names import table_name
 
 if TYPE_CHECKING:
     from floe_dagster_iceberg.table.maintenance.orphan_files import OrphanSearch
-
-_GC_ENABLED = "gc.enabled"
 
 
 def check_expiry(table: Table, policy: ExpiryPolicy) -> None:
@@ -100,8 +99,8 @@ class _Guardrails:
     def refuse_without_gc(self) -> None:
         self.refuse_if(
             Guardrail.GC_DISABLED,
-            self._table.properties.get(_GC_ENABLED, "true").lower() == "false",
-            f"its property {_GC_ENABLED} is false, so its files may belong to another table too; set it to true if "
+            not deletes_files(self._table.properties),
+            f"its property {GC_ENABLED} is false, so its files may belong to another table too; set it to true if "
             "they do not",
         )
 

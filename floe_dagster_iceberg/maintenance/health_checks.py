@@ -7,15 +7,15 @@ from typing import Any, Final
 import dagster as dg
 
 from floe_dagster_iceberg import models
-from floe_dagster_iceberg.asset_metadata import tables_of
-from floe_dagster_iceberg.errors import FloeStorageError, NoSuchTableError
+from floe_dagster_iceberg.asset_metadata import IcebergAsset, tables_of
+from floe_dagster_iceberg.errors import FloeStorageError, NoSuchTableError, UnsupportedMetadataError
 from floe_dagster_iceberg.maintenance.assets import MaintenanceWiring
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy import PolicySources, format_setting
 from floe_dagster_iceberg.maintenance.report import health_measures, histogram_metadata
 from floe_dagster_iceberg.maintenance.runner import files_saved_per_mib
 from floe_dagster_iceberg.models import HealthThresholds, MaintenanceOperation, MaintenancePolicy, TableHealth
-from floe_dagster_iceberg.secrets import redact
+from floe_dagster_iceberg.secrets import describe_failure, redact
 
 HEALTH_CHECK: Final = "iceberg_table_health"
 # A share of very few files means nothing.
@@ -55,7 +55,7 @@ _MEASURES: Final[Mapping[str, _Measure]] = {
 
 
 def build_health_checks(
-    assets: Iterable[dg.AssetsDefinition | dg.AssetSpec],
+    assets: Iterable[IcebergAsset],
     policy: MaintenancePolicy | None = None,
     *,
     iceberg_resource_key: str = "iceberg",
@@ -65,7 +65,9 @@ def build_health_checks(
 
     A check warns above the first and fails above the second limit of `policy.thresholds`. It
     never blocks downstream assets. Small files count only where compaction would merge some
-    of them. A table that does not exist yet is healthy.
+    of them, and in tables of at least `thresholds.min_table_bytes`. A table that does not
+    exist yet is healthy, unless its asset has been materialized: then another IO manager has
+    stored it.
 
     Args:
         assets: The assets.
@@ -102,17 +104,39 @@ def _build_check(
     def table_is_healthy(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         manager = getattr(context.op_execution_context.resources, wiring.iceberg_resource_key).table_manager
         try:
-            policy = wiring.sources.resolve(table, manager.load_table(table).properties).policy
+            policy = wiring.sources.resolve(table, _properties_of(manager, table)).policy
             return _check(TableMaintenance(manager), table, policy)
         except NoSuchTableError:
-            return dg.AssetCheckResult(passed=True, description=f"Table '{table}' does not exist yet.")
-        except FloeStorageError as error:
-            # A check must not fail the run that has just written the table.
-            return dg.AssetCheckResult(
-                passed=False, severity=dg.AssetCheckSeverity.WARN, description=redact(str(error))
-            )
+            return _check_missing(context, key, table)
+        # Of any kind: a check must not fail the run that has just written the table.
+        except Exception as error:  # noqa: BLE001
+            message = redact(str(error)) if isinstance(error, FloeStorageError) else describe_failure(error)
+            return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=message)
 
     return table_is_healthy
+
+
+def _check_missing(
+    context: dg.AssetCheckExecutionContext, key: dg.AssetKey, table: models.TableIdentifier
+) -> dg.AssetCheckResult:
+    if context.instance.get_latest_materialization_event(key) is None:
+        return dg.AssetCheckResult(passed=True, description=f"Table '{table}' does not exist yet.")
+    return dg.AssetCheckResult(
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"Asset '{key.to_user_string()}' was materialized, but there is no table '{table}': it was "
+        'dropped, or another IO manager stores the asset. Set io_manager_key="iceberg_io_manager" on the asset.',
+    )
+
+
+def _properties_of(manager: Any, table: models.TableIdentifier) -> Mapping[str, str]:
+    try:
+        return dict(manager.load_table(table).properties)
+    except UnsupportedMetadataError as error:
+        if not error.document:
+            raise
+        # Little of the table is known, but that can be measured, by the policy of all tables.
+        return {}
 
 
 def _check(
@@ -143,7 +167,10 @@ class ThresholdBreach:
 
 def find_breaches(health: TableHealth, thresholds: HealthThresholds) -> Iterator[ThresholdBreach]:
     """Compare a table's health with the thresholds."""
+    is_tiny = health.total_bytes < thresholds.min_table_bytes
     for name, measure in _MEASURES.items():
+        if is_tiny and measure.remedy is MaintenanceOperation.COMPACTION:
+            continue
         value, limits = measure.value(health), getattr(thresholds, name)
         if value is None or value <= limits.warn:
             continue

@@ -1,5 +1,6 @@
 """Measures tables, and plans and executes maintenance operations. Independent of Dagster."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -7,8 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from floe_dagster_iceberg import models, telemetry
-from floe_dagster_iceberg.errors import CommitConflictError, FloeStorageError
+from floe_dagster_iceberg.errors import CommitConflictError, FloeStorageError, UnsupportedMetadataError
+from floe_dagster_iceberg.maintenance.side_by_side import progress_in_callers_thread
 from floe_dagster_iceberg.models import HealthTier, MaintenanceOperation, MaintenancePolicy, MaintenanceStatus
+from floe_dagster_iceberg.models.identifiers import split_parts
+from floe_dagster_iceberg.secrets import describe_failure
+from floe_dagster_iceberg.table.selection import TableReaders
 from floe_dagster_iceberg.telemetry import Operation, attributes as attrs, traced
 from floe_dagster_iceberg.telemetry.metrics import set_health
 
@@ -77,7 +82,9 @@ class TableMaintenance:
         progress: Callable[[str], None] | None = None,
         snapshot_properties: Mapping[str, str] | None = None,
     ) -> None:
-        self._manager, self._spark, self._clock, self._progress = manager, spark, clock, progress
+        self._manager, self._spark, self._clock = manager, spark, clock
+        self._progress = None if progress is None else progress_in_callers_thread(progress)
+        self._lock, self._readers = threading.Lock(), TableReaders(manager)
         self._snapshot_properties = dict(snapshot_properties or {})
         self._telemetry = manager.telemetry
 
@@ -87,11 +94,20 @@ class TableMaintenance:
     ) -> models.TableHealth:
         """Measure a table, by the policy's definition of a small file. Starts no JVM and opens no data file.
 
+        Of a table whose metadata PyIceberg cannot parse, only the summary of the newest snapshot is known.
+
         Raises:
             NoSuchTableError: There is no such table.
             ScanError: A metadata file is missing or corrupt.
         """
-        return self._measure(self._manager.load_table(table), policy, tier)
+        try:
+            loaded = self._manager.load_table(table)
+        except UnsupportedMetadataError as error:
+            from floe_dagster_iceberg.table.maintenance.raw_metadata import RawMetadata  # noqa: PLC0415 - it loads PyIceberg
+            from floe_dagster_iceberg.table.names import to_identifier  # noqa: PLC0415 - it loads PyIceberg
+
+            return RawMetadata(error).health(to_identifier(table), now=self._clock())
+        return self._measure(loaded, policy, tier)
 
     @traced("plan_maintenance", _describe, report=_set_plan_attributes)
     def plan(
@@ -104,7 +120,7 @@ class TableMaintenance:
             ScanError: A metadata file is missing or corrupt.
             ValidationError: The policy does not fit the table.
         """
-        return self._runner.plan(self._task(operation, table, policy)).plan
+        return self._tasks().plan(self._task(operation, table, policy)).plan
 
     @traced("maintain_table", _describe, report=telemetry.set_maintenance_attributes)
     def execute(
@@ -112,29 +128,31 @@ class TableMaintenance:
     ) -> models.MaintenanceResult:
         """Plan an operation and execute it, unless there is nothing to do, a guardrail refuses, or it is a dry run.
 
-        Never raises an error of this package: an error becomes a failed result, and a race that
-        another writer won a skipped one.
+        Never raises: an error of any kind becomes a failed result, and a race that another writer
+        won a skipped one.
         """
         report = _Report(operation, table, policy, started_at=self._clock())
         try:
             task = self._task(operation, table, policy)
             report.table = task.identifier
-            planned = self._runner.plan(task)
+            planned = self._tasks().plan(task)
             report.plan = planned.plan
             report.before = self._measure(task.table, policy, _TIERS[operation], planned_for=task)
-            if policy.dry_run:
-                return report.finish(MaintenanceStatus.PLANNED)
             if not planned.plan.is_actionable:
                 return report.finish(MaintenanceStatus.SKIPPED)
-            result = self._runner.run(task, planned)
+            if policy.dry_run:
+                return report.finish(MaintenanceStatus.PLANNED)
+            result = self._tasks().run(task, planned)
             report.after = self._measure(self._manager.load_table(task.identifier), policy, _TIERS[operation])
         except CommitConflictError as lost:
             return report.left_for_next_run(lost.reason)
-        except FloeStorageError as error:
+        # Of any kind: whatever is wrong with one table, the tables after it get their turn.
+        except Exception as error:  # noqa: BLE001
             # The span failed, although the method returns.
             if (running := telemetry.running_operation()) is not None:
                 running.fail(error)
-            return report.finish(MaintenanceStatus.FAILED, error=str(error))
+            message = str(error) if isinstance(error, FloeStorageError) else describe_failure(error)
+            return report.finish(MaintenanceStatus.FAILED, error=message)
         if result.status is MaintenanceStatus.SKIPPED:
             return report.left_for_next_run("another process did it first", result)
         return report.complete(result)
@@ -154,6 +172,11 @@ class TableMaintenance:
 
         return restore_quarantines(self._manager.load_table(table), quarantine_id, dry_run=dry_run)
 
+    def _tasks(self) -> "TaskRunner":
+        # One for all tables, which may be maintained in several threads: it lists the catalog once.
+        with self._lock:
+            return self._runner
+
     @cached_property
     def _runner(self) -> "TaskRunner":
         from floe_dagster_iceberg.maintenance.run import TaskRunner  # noqa: PLC0415 - it loads PyIceberg
@@ -164,7 +187,9 @@ class TableMaintenance:
         from floe_dagster_iceberg.maintenance.task import Task  # noqa: PLC0415 - it loads PyIceberg
 
         loaded = self._manager.load_table(table)
-        return Task(loaded, operation, policy, self._clock(), has_spark=self._spark is not None)
+        is_expiry = operation is MaintenanceOperation.SNAPSHOT_EXPIRY
+        readers = self._readers.readers_of(loaded) if is_expiry else ()
+        return Task(loaded, operation, policy, self._clock(), has_spark=self._spark is not None, readers=readers)
 
     def _measure(
         self, table: "Table", policy: MaintenancePolicy, tier: HealthTier, *, planned_for: "Task | None" = None
@@ -185,6 +210,15 @@ class TableMaintenance:
         return health
 
 
+def _to_identifier(name: str) -> models.TableIdentifier:
+    try:
+        return models.TableIdentifier.from_tuple(split_parts(name))
+    except ValueError:
+        # It becomes a failed result, which still has the name.
+        namespace, _, last = name.rpartition(".")
+        return models.TableIdentifier.model_construct(namespace=namespace, name=last)
+
+
 class _Report:
     """What is known so far about one execution."""
 
@@ -193,9 +227,7 @@ class _Report:
     ) -> None:
         self._operation, self._policy, self._started_at = operation, policy, started_at
         self._clock = time.perf_counter()
-        # An invalid name becomes a failed result, which still has the name.
-        namespace, _, name = str(table).rpartition(".")
-        self.table = models.TableIdentifier.model_construct(namespace=namespace, name=name)
+        self.table = table if isinstance(table, models.TableIdentifier) else _to_identifier(table)
         self.plan: models.MaintenancePlan | None = None
         self.before: models.TableHealth | None = None
         self.after: models.TableHealth | None = None

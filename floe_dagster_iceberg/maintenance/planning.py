@@ -8,22 +8,26 @@ from typing import TYPE_CHECKING, Final
 from pyiceberg.manifest import FileFormat
 from pyiceberg.table import Table
 
-from floe_dagster_iceberg.errors import MaintenanceRefusedError
+from floe_dagster_iceberg.errors import EngineCapabilityError, MaintenanceRefusedError
 from floe_dagster_iceberg.maintenance import guardrails
 from floe_dagster_iceberg.maintenance.task import Planned, Task
-from floe_dagster_iceberg.models import CompactionStrategyType, MaintenanceEngine, PlanReason
+from floe_dagster_iceberg.models import CompactionStrategyType, Guardrail, MaintenanceEngine, PlanReason
 from floe_dagster_iceberg.models.quantities import counted, format_bytes, format_duration
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, plan_delete_groups, within_budget
+from floe_dagster_iceberg.table.commit.commit import NEWEST_FORMAT_OF_PYICEBERG
+from floe_dagster_iceberg.table.maintenance.compaction_plan import (
+    FileGroup,
+    LiveFiles,
+    plan_delete_groups,
+    within_budget,
+)
 from floe_dagster_iceberg.table.maintenance.last_run import estimate_duration
-from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles
 from floe_dagster_iceberg.table.names import table_name
 
 if TYPE_CHECKING:
     # A run is about one operation, and loads what that one needs.
     from floe_dagster_iceberg.table.maintenance.manifests import ManifestGroups
 
-NEWEST_FORMAT_OF_PYICEBERG: Final = 2
 # Rows of a group are sorted in memory, where they take several times their size on disk.
 MOST_BYTES_TO_SORT: Final = 256 * 1024 * 1024
 # Entries of the manifests that are merged are sorted in memory.
@@ -40,7 +44,7 @@ def plan_compaction(task: Task) -> Planned:
         return task.nothing(summary, table_bytes=total)
     strategy = task.strategy.strategy_type
     needs_spark = compaction_needs_spark(task.table.metadata.format_version, task.live, found, strategy)
-    choice = choose_engine(task.policy.engine, needs_spark, has_spark=task.has_spark)
+    choice = _choose_engine(task, needs_spark)
     if choice.blocked_by is not None:
         return task.blocked(choice.blocked_by, engine=choice.engine, table_bytes=total)
     max_bytes = task.policy.budget.max_rewrite_bytes
@@ -59,12 +63,10 @@ def plan_compaction(task: Task) -> Planned:
 def plan_position_deletes(task: Task) -> Planned:
     """Plan to rewrite position delete files, which only Spark can do."""
     live = task.live
-    # Format version 3 has deletion vectors instead, at most one for each data file.
-    has_delete_files = task.table.metadata.format_version <= NEWEST_FORMAT_OF_PYICEBERG
-    groups = plan_delete_groups(live, task.table.properties, task.policy.compaction) if has_delete_files else []
+    groups = plan_delete_groups(live, task.table.properties, task.policy.compaction)
     if not groups:
         return task.nothing("No partition has enough position delete files.", table_bytes=live.total_bytes)
-    choice = choose_engine(task.policy.engine, "Position delete files are to be rewritten", has_spark=task.has_spark)
+    choice = _choose_engine(task, "Position delete files are to be rewritten")
     if choice.blocked_by is not None:
         return task.blocked(choice.blocked_by, engine=choice.engine, table_bytes=live.total_bytes)
     files = [file for group in groups for file in group.files]
@@ -94,15 +96,16 @@ def plan_snapshot_expiry(task: Task) -> Planned:
         guardrails.check_expiry(table, policy)
     except MaintenanceRefusedError as refused:
         return task.blocked(str(refused))
-    forecast = forecast_expiry(table, policy, task.now, task.manifests)
+    forecast = forecast_expiry(table, policy, task.now, task.manifests, readers=task.readers)
+    held = _held_by_readers(task)
     expired, refs, files = forecast.plan.snapshot_ids, forecast.plan.refs, forecast.files
     if not expired and not refs and not forecast.old_metadata.files:
         return task.nothing(
             f"No snapshot is older than {format_duration(policy.max_age)}, outside the newest "
-            f"{policy.min_snapshots_to_keep} and without a branch or tag."
+            f"{policy.min_snapshots_to_keep} and without a branch or tag.{held}"
         )
     needs_spark = commit_needs_spark(table.metadata.format_version)
-    choice = choose_engine(task.policy.engine, needs_spark, has_spark=task.has_spark)
+    choice = _choose_engine(task, needs_spark)
     if choice.blocked_by is not None:
         return task.blocked(choice.blocked_by, engine=choice.engine)
     if choice.engine is MaintenanceEngine.SPARK and not policy.delete_files:
@@ -115,13 +118,35 @@ def plan_snapshot_expiry(task: Task) -> Planned:
     named = f" and {counted(len(refs), 'branch or tag', 'branches or tags')} past their age" if refs else ""
     plan = task.plan(
         PlanReason.RECOMMENDED,
-        f"Expire {going}{named}, and delete {counted(len(files), 'file')} ({format_bytes(total_bytes)}).",
+        f"Expire {going}{named}, and delete {counted(len(files), 'file')} ({format_bytes(total_bytes)}).{held}",
         engine=choice.engine,
         snapshots=len(expired),
         files=[file.location for file in files],
         input_bytes=total_bytes,
     )
     return Planned(plan)
+
+
+def _held_by_readers(task: Task) -> str:
+    """Which snapshots stay only for incremental readers, as a further sentence of a plan."""
+    from floe_dagster_iceberg.table.maintenance.expire_files import to_retention  # noqa: PLC0415 - see above
+    from floe_dagster_iceberg.table.maintenance.expiry import plan_expiry  # noqa: PLC0415 - see above
+
+    if not task.readers:
+        return ""
+    policy, name = task.policy.expiry, table_name(task.table)
+    plans = [
+        plan_expiry(task.table.metadata, to_retention(policy, task.now, table=name, readers=readers))
+        for readers in ((), task.readers)
+    ]
+    held = len(plans[0].snapshot_ids) - len(plans[1].snapshot_ids)
+    if not held:
+        return ""
+    readers = ", ".join(f"'{reader.table}'" for reader in task.readers)
+    return (
+        f" {counted(held, 'snapshot')} more {'is' if held == 1 else 'are'} kept for incremental readers ({readers}), "
+        f"until max_cursor_age ({format_duration(policy.max_cursor_age)}) or '{Guardrail.READER_CURSORS}' in overrides."
+    )
 
 
 def plan_manifest_rewrite(task: Task) -> Planned:
@@ -137,9 +162,15 @@ def plan_manifest_rewrite(task: Task) -> Planned:
             "half as many are left."
         )
         return task.nothing(summary)
-    choice = choose_engine(task.policy.engine, _manifests_need_spark(task, groups), has_spark=task.has_spark)
+    choice = _choose_engine(task, _manifests_need_spark(task, groups))
     if choice.blocked_by is not None:
         return task.blocked(choice.blocked_by, engine=choice.engine)
+    if choice.engine is MaintenanceEngine.SPARK and (field := _field_of_dropped_column(table)) is not None:
+        return task.blocked(
+            f"The column of partition field '{field}' was dropped, and Spark's rewrite_manifests fails on such tables. "
+            "Use engine 'auto'; in format version 3, no engine can do it.",
+            engine=choice.engine,
+        )
     chosen = groups.input_manifests
     total_bytes = sum(manifest.manifest_length for manifest in chosen)
     plan = task.plan(
@@ -235,6 +266,12 @@ def _manifests_need_spark(task: Task, groups: "ManifestGroups") -> str | None:
     return commit_needs_spark(task.table.metadata.format_version)
 
 
+def _field_of_dropped_column(table: Table) -> str | None:
+    """A field of the current partition spec that has no column: version 1 keeps the fields that are dropped."""
+    columns = table.schema()
+    return next((each.name for each in table.spec().fields if columns.find_column_name(each.source_id) is None), None)
+
+
 @dataclass(frozen=True)
 class ChosenEngine:
     """The engine to use, or the missing one with the reason and the remedy."""
@@ -261,6 +298,22 @@ def choose_engine(asked_for: MaintenanceEngine, needs_spark: str | None, *, has_
     return ChosenEngine(
         MaintenanceEngine.SPARK, f"{why}, and there is no Spark session. Configure an IcebergSparkResource."
     )
+
+
+def _choose_engine(task: Task, needs_spark: str | None) -> ChosenEngine:
+    """Choose the engine that rewrites files or commits; Spark is none for a table with types that it does not have."""
+    choice = choose_engine(task.policy.engine, needs_spark, has_spark=task.has_spark)
+    if choice.engine is not MaintenanceEngine.SPARK or choice.blocked_by is not None:
+        return choice
+    from floe_dagster_iceberg.spark.types import check_types  # noqa: PLC0415 - it loads PySpark
+
+    try:
+        # Its procedures fail on such a table, some of them after they have committed.
+        check_types(task.table.schema(), task.identifier)
+    except EngineCapabilityError as limit:
+        remedy = "Use engine 'auto'." if needs_spark is None else f"{needs_spark}, which PyIceberg cannot do either."
+        return ChosenEngine(MaintenanceEngine.SPARK, f"Spark cannot load the table: {limit.reason}. {remedy}")
+    return choice
 
 
 def compaction_needs_spark(

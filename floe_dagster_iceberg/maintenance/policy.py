@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from floe_dagster_iceberg.artifacts import EnforcementLevel, Governance
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import ExpiryPolicy, MaintenancePolicy, TableIdentifier, snapshot_properties
-from floe_dagster_iceberg.models.field_errors import field_errors, nearest
+from floe_dagster_iceberg.models.base import field_errors, nearest
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
 from floe_dagster_iceberg.models.quantities import format_bytes, format_duration
 from floe_dagster_iceberg.secrets import redact
@@ -31,6 +31,16 @@ _NOT_OF_A_TABLE: Final = ("tables", "dry_run", "budget.", "expiry.governance_min
 def policy_fields() -> Mapping[str, Any]:
     """Type of every value of a policy, by a name such as 'expiry.max_age'."""
     return dict(_walk(MaintenancePolicy))
+
+
+@cache
+def table_properties() -> Mapping[str, str]:
+    """The table property of every value that a table may set itself, by the value's name."""
+    return {
+        name: snapshot_properties.MAINTENANCE_PREFIX + name.replace("_", "-")
+        for name in policy_fields()
+        if not name.startswith(_NOT_OF_A_TABLE)
+    }
 
 
 def _walk(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -110,6 +120,11 @@ class EffectivePolicy:
     policy: MaintenancePolicy
     sources: Mapping[str, PolicySource]
     warning: str | None = None
+
+    def raw_values(self, relevant: tuple[str, ...]) -> dict[str, Any]:
+        """The values that `describe` formats, by their names."""
+        values = values_of(self.policy, given_only=False).items()
+        return {name: raw_setting(name, value) for name, value in values if name.startswith(relevant)}
 
     def describe(self, relevant: tuple[str, ...]) -> list[tuple[str, str, PolicySource]]:
         """Name, formatted value and source of each value whose name begins with one of `relevant`."""
@@ -198,18 +213,14 @@ def _property_values(properties: Mapping[str, str], table: TableIdentifier | Non
         if not key.startswith(snapshot_properties.MAINTENANCE_PREFIX) or key.startswith(_LAST_RUN_PREFIX):
             continue
         name = key.removeprefix(snapshot_properties.MAINTENANCE_PREFIX).replace("-", "_")
-        if name not in policy_fields() or name.startswith(_NOT_OF_A_TABLE):
+        if name not in table_properties():
             raise ValidationError(_unknown_property_message(key, table), table=table)
         values[name] = read_text(name, text)
     return values
 
 
 def _unknown_property_message(key: str, table: TableIdentifier | None) -> str:
-    known = [
-        snapshot_properties.MAINTENANCE_PREFIX + name.replace("_", "-")
-        for name in policy_fields()
-        if not name.startswith(_NOT_OF_A_TABLE)
-    ]
+    known = list(table_properties().values())
     guess = nearest(key, known)
     hint = f"Did you mean '{guess}'?" if guess else f"Known are {', '.join(known)}."
     return f"Property '{key}' of table '{table}' is not a maintenance setting. {hint}"
@@ -251,6 +262,28 @@ def _governance_warning(governance: Governance, expiry: ExpiryPolicy, table: Tab
             raise ValidationError(message, table=table) from None
         return message
     return None
+
+
+def raw_setting(name: str, value: object) -> Any:
+    """The value of a setting, for programs: durations in seconds, sizes in bytes.
+
+    >>> raw_setting("expiry.max_age", timedelta(days=7)), raw_setting("budget.max_rewrite_bytes", 2**30)
+    (604800.0, 1073741824)
+    """
+    match value:
+        case None:
+            return None
+        case _ if name == "compaction.partition_filter":
+            # A filter holds data values.
+            return "set"
+        case timedelta():
+            return value.total_seconds()
+        case tuple():
+            return [str(each) for each in value]
+        case bool() | int() | float():
+            return value
+        case _:
+            return str(value)
 
 
 def format_setting(name: str, value: object) -> str:

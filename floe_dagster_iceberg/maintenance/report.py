@@ -2,13 +2,14 @@
 
 import base64
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final
 
-from dagster import MetadataValue
+from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
 
 from floe_dagster_iceberg import models
 from floe_dagster_iceberg.maintenance.policy import EffectivePolicy, PolicySource
-from floe_dagster_iceberg.maintenance.runner import TableOutcome
+from floe_dagster_iceberg.maintenance.runner import BY_WEIGHT, TableOutcome
 from floe_dagster_iceberg.models.quantities import format_bytes
 from floe_dagster_iceberg.secrets import redact
 
@@ -34,22 +35,79 @@ _MEASURES: Final = {
 }
 
 
+_Operation = models.MaintenanceOperation
+# The numbers of an event, which Dagster plots over time; besides its duration.
+_PLOTTED: Final = {
+    _Operation.TABLE_HEALTH: ("iceberg/tables", *_MEASURES),
+    _Operation.COMPACTION: (
+        *("iceberg/tables_done", "iceberg/tables_failed", "iceberg/files_before", "iceberg/files_after"),
+        *("iceberg/small_files_before", "iceberg/bytes_before", "iceberg/bytes_after"),
+    ),
+    _Operation.SNAPSHOT_EXPIRY: (
+        *("iceberg/tables_done", "iceberg/tables_failed", "iceberg/snapshots_before", "iceberg/snapshots_after"),
+        *("iceberg/snapshots_expired", "iceberg/files_removed", "iceberg/bytes_removed"),
+    ),
+    _Operation.MANIFESTS: (
+        *("iceberg/tables_done", "iceberg/tables_failed", "iceberg/manifests_before", "iceberg/manifests_after"),
+    ),
+    _Operation.ORPHAN_FILES: (
+        *("iceberg/tables_done", "iceberg/tables_failed", "iceberg/files_removed", "iceberg/bytes_removed"),
+    ),
+}
+_PLOTTED_IN_DRY_RUNS: Final = (
+    *("iceberg/tables_planned", "iceberg/tables_failed"),
+    *("iceberg/planned_files", "iceberg/planned_bytes", "iceberg/planned_snapshots"),
+)
+# Fields of `MaintenanceResult`, and of `MaintenancePlan` by the end of their metadata keys.
+_WORK: Final = ("files_removed", "bytes_removed", "files_added", "bytes_added", "snapshots_expired")
+_PLANNED: Final = {"files": "input_files", "bytes": "input_bytes", "snapshots": "snapshots"}
+
+
 def build_metadata(
     which: models.MaintenanceOperation, outcomes: Sequence[TableOutcome], policy: EffectivePolicy, *, seconds: float
 ) -> dict[str, MetadataValue]:
-    """Metadata of one operation or measurement of many tables; `policy` is that of tables without own properties."""
-    statuses = [outcome.status for outcome in outcomes]
+    """Metadata of one operation or measurement of many tables; `policy` is that of tables without own properties.
+
+    The table of results is first. Dagster plots every number, so only those of `_PLOTTED` are numbers; other counts
+    are text, and left out where they are 0.
+    """
     is_health = which is models.MaintenanceOperation.TABLE_HEALTH
     settings = _HEALTH_SETTINGS if is_health else (*_RUN_SETTINGS, f"{which.policy_section}.")
+    dry_run = policy.policy.dry_run and not is_health
+    counts = {"iceberg/tables": len(outcomes), **_status_counts(outcomes)}
+    counts |= _health_counts(outcomes) if is_health else _operation_counts(outcomes)
+    plotted = _PLOTTED_IN_DRY_RUNS if dry_run else _PLOTTED[which]
+    decided = _decided(policy, outcomes, settings)
     return {
-        "iceberg/tables": MetadataValue.int(len(outcomes)),
-        **{
-            f"iceberg/tables_{status}": MetadataValue.int(statuses.count(status)) for status in models.MaintenanceStatus
-        },
+        "iceberg/health" if is_health else "iceberg/results": _health_table(outcomes)
+        if is_health
+        else _results_table(outcomes),
+        **({} if is_health else {"iceberg/dry_run": MetadataValue.bool(dry_run)}),
+        **{key: MetadataValue.int(counts[key]) for key in plotted if key in counts},
         "iceberg/duration": MetadataValue.float(round(seconds, 3)),
-        **(_health_metadata(outcomes) if is_health else _operation_metadata(outcomes, dry_run=policy.policy.dry_run)),
-        "iceberg/policy": MetadataValue.md(_policy_table(policy, outcomes, settings)),
+        **{
+            key: MetadataValue.text(format_bytes(count) if "bytes" in key else f"{count:,}")
+            for key, count in counts.items()
+            if count and key not in plotted
+        },
+        **_work_texts([result for outcome in outcomes for result in outcome.results]),
+        **_histogram(outcomes),
+        **(
+            {"iceberg/policy": MetadataValue.md(_markdown(("setting", "value", "decided by"), decided))}
+            if decided
+            else {}
+        ),
     }
+
+
+def _status_counts(outcomes: Sequence[TableOutcome]) -> dict[str, int]:
+    statuses = [outcome.status for outcome in outcomes]
+    return {f"iceberg/tables_{status}": statuses.count(status) for status in models.MaintenanceStatus}
+
+
+def _histogram(outcomes: Sequence[TableOutcome]) -> dict[str, MetadataValue]:
+    befores, afters = _bars([outcome.before for outcome in outcomes]), _bars([outcome.after for outcome in outcomes])
+    return histogram_metadata(befores, None if afters == befores else afters)
 
 
 def health_measures(health: models.TableHealth) -> dict[str, int]:
@@ -58,44 +116,33 @@ def health_measures(health: models.TableHealth) -> dict[str, int]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _health_metadata(outcomes: Sequence[TableOutcome]) -> dict[str, MetadataValue]:
-    healths = [outcome.health for outcome in outcomes]
+def _health_counts(outcomes: Sequence[TableOutcome]) -> dict[str, int]:
+    return _totals([outcome.health for outcome in outcomes])
+
+
+def _operation_counts(outcomes: Sequence[TableOutcome]) -> dict[str, int]:
+    results = [result for outcome in outcomes for result in outcome.results]
+    plans = [result.plan for result in results if result.status is models.MaintenanceStatus.PLANNED and result.plan]
     return {
-        "iceberg/health": MetadataValue.md(_health_table(outcomes)),
-        **_totals(healths),
-        **histogram_metadata(_bars(healths)),
+        **{f"iceberg/{name}": sum(getattr(result, name) for result in results) for name in _WORK},
+        **{f"iceberg/planned_{name}": sum(getattr(plan, field) for plan in plans) for name, field in _PLANNED.items()},
+        **{f"{key}_before": value for key, value in _totals([outcome.before for outcome in outcomes]).items()},
+        **{f"{key}_after": value for key, value in _totals([outcome.after for outcome in outcomes]).items()},
     }
 
 
-def _operation_metadata(outcomes: Sequence[TableOutcome], *, dry_run: bool) -> dict[str, MetadataValue]:
-    befores, afters = [outcome.before for outcome in outcomes], [outcome.after for outcome in outcomes]
-    return {
-        "iceberg/dry_run": MetadataValue.bool(dry_run),
-        "iceberg/results": MetadataValue.md(_results_table(outcomes)),
-        **_work([result for outcome in outcomes for result in outcome.results]),
-        **{f"{key}_before": value for key, value in _totals(befores).items()},
-        **{f"{key}_after": value for key, value in _totals(afters).items()},
-        **histogram_metadata(_bars(befores), _bars(afters)),
-    }
-
-
-def _totals(healths: Sequence[models.TableHealth | None]) -> dict[str, MetadataValue]:
+def _totals(healths: Sequence[models.TableHealth | None]) -> dict[str, int]:
     measured = [health_measures(health) for health in healths if health is not None]
     # A measure that the tier does not read must not plot a zero.
     keys = [key for key in _MEASURES if not measured or any(key in measures for measures in measured)]
-    return {key: MetadataValue.int(sum(measures.get(key, 0) for measures in measured)) for key in keys}
+    return {key: sum(measures.get(key, 0) for measures in measured) for key in keys}
 
 
-def _work(results: Sequence[models.MaintenanceResult]) -> dict[str, MetadataValue]:
-    metadata: dict[str, MetadataValue] = {
-        f"iceberg/{name}": MetadataValue.int(sum(getattr(result, name) for result in results))
-        for name in ("files_removed", "bytes_removed", "files_added", "bytes_added", "snapshots_expired")
-    }
-    plans = [result.plan for result in results if result.status is models.MaintenanceStatus.PLANNED and result.plan]
-    if plans:
-        planned = {"files": "input_files", "bytes": "input_bytes", "snapshots": "snapshots"}
-        for name, attribute in planned.items():
-            metadata[f"iceberg/planned_{name}"] = MetadataValue.int(sum(getattr(plan, attribute) for plan in plans))
+def _work_texts(results: Sequence[models.MaintenanceResult]) -> dict[str, MetadataValue]:
+    """The engines that worked, what was sent to Spark, and the guardrails that were overridden."""
+    metadata: dict[str, MetadataValue] = {}
+    if engines := sorted({result.engine for result in results if result.status is models.MaintenanceStatus.DONE}):
+        metadata["iceberg/engine"] = MetadataValue.text(", ".join(engines))
     if statements := [redact(result.statement) for result in results if result.statement]:
         metadata["iceberg/statements"] = MetadataValue.md("\n\n".join(f"```sql\n{text}\n```" for text in statements))
     if overrides := sorted({guardrail.value for result in results for guardrail in result.overrides}):
@@ -103,10 +150,11 @@ def _work(results: Sequence[models.MaintenanceResult]) -> dict[str, MetadataValu
     return metadata
 
 
-def _results_table(outcomes: Sequence[TableOutcome]) -> str:
-    counts = ("files", "small files", "size", "snapshots", "manifests")
-    head = ("table", "status", *counts, "snapshot id", "seconds", "what happened")
-    return _markdown(head, [_results_row(outcome) for outcome in _worst_first(outcomes)])
+def _results_table(outcomes: Sequence[TableOutcome]) -> MetadataValue:
+    # The snapshot ids are last: where the page is narrow, scrolling hides only them.
+    counts = ("files", "small", "size", "snapshots", "manifests")
+    head = ("table", "status", "what happened", *counts, "seconds", "snapshot id")
+    return _table(head, [_results_row(outcome) for outcome in _most_important_first(outcomes)])
 
 
 def _results_row(outcome: TableOutcome) -> list[str]:
@@ -114,15 +162,15 @@ def _results_row(outcome: TableOutcome) -> list[str]:
     seconds = sum(result.duration.total_seconds() for result in outcome.results)
     return [
         outcome.table,
-        outcome.status,
+        outcome.state,
+        outcome.note,
         _change(before and before.data_files, after and after.data_files),
         _change(before and before.small_files, after and after.small_files),
         _change(before and format_bytes(before.total_bytes), after and format_bytes(after.total_bytes)),
         _change(before and before.snapshots, after and after.snapshots),
         _change(before and before.manifests, after and after.manifests),
-        _change(*_snapshot_ids(outcome)),
         f"{seconds:.1f}" if outcome.results else "",
-        outcome.note,
+        _change(*_snapshot_ids(outcome)),
     ]
 
 
@@ -133,10 +181,10 @@ def _snapshot_ids(outcome: TableOutcome) -> tuple[int | None, int | None]:
     return before, ids_after[-1] if ids_after else before
 
 
-def _health_table(outcomes: Sequence[TableOutcome]) -> str:
+def _health_table(outcomes: Sequence[TableOutcome]) -> MetadataValue:
     head = ("table", "rows", "files", "average", "small", "deletes", "snapshots", "oldest", "manifests", "to compact")
     by_files = sorted(outcomes, key=lambda outcome: -(outcome.health.data_files if outcome.health else 0))
-    return _markdown(head, [_health_row(outcome) for outcome in _worst_first(by_files)])
+    return _table(head, [_health_row(outcome) for outcome in _most_important_first(by_files)])
 
 
 def _health_row(outcome: TableOutcome) -> list[str]:
@@ -158,9 +206,13 @@ def _health_row(outcome: TableOutcome) -> list[str]:
     ]
 
 
-def _policy_table(policy: EffectivePolicy, outcomes: Sequence[TableOutcome], relevant: tuple[str, ...]) -> str:
+def _decided(
+    policy: EffectivePolicy, outcomes: Sequence[TableOutcome], relevant: tuple[str, ...]
+) -> list[tuple[str, str, str]]:
+    """The values of the policy that are not the package's defaults, and those that tables set themselves."""
     general = policy.describe(relevant)
-    rows, values = [*general], {(name, value) for name, value, _ in general}
+    rows: list[tuple[str, str, str]] = [row for row in general if row[2] is not PolicySource.DEFAULT]
+    values = {(name, value) for name, value, _ in general}
     for outcome in outcomes:
         if outcome.policy is None:
             continue
@@ -170,11 +222,24 @@ def _policy_table(policy: EffectivePolicy, outcomes: Sequence[TableOutcome], rel
             for name, value, source in outcome.policy.describe(tuple(own))
             if name.startswith(relevant) and (source is PolicySource.TABLE or (name, value) not in values)
         ]
-    return _markdown(("setting", "value", "decided by"), rows)
+    return rows
 
 
-def _worst_first(outcomes: Sequence[TableOutcome]) -> list[TableOutcome]:
-    return sorted(outcomes, key=lambda outcome: outcome.status is not models.MaintenanceStatus.FAILED)
+def _most_important_first(outcomes: Sequence[TableOutcome]) -> list[TableOutcome]:
+    """Failed tables, then those that changed or would change, then those that need nothing."""
+    return sorted(outcomes, key=lambda outcome: BY_WEIGHT.index(outcome.status))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> MetadataValue:
+    """A table that Dagster shows in place; columns without any value are left out."""
+    more = [[f"and {len(rows) - _MOST_ROWS} more"]] if len(rows) > _MOST_ROWS else []
+    # A row may be shorter than the head.
+    records = [dict(zip_longest(head, row, fillvalue="")) for row in (*rows[:_MOST_ROWS], *more)]
+    shown = [name for name in head if name == head[0] or any(record[name] for record in records)]
+    return MetadataValue.table(
+        [TableRecord({name: record[name] for name in shown}) for record in records],
+        TableSchema(columns=[TableColumn(name) for name in shown]),
+    )
 
 
 def _change(before: object, after: object) -> str:

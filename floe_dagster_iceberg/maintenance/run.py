@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, assert_never
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
 from floe_dagster_iceberg.maintenance import planning
-from floe_dagster_iceberg.maintenance.table_selection import TableLocations
+from floe_dagster_iceberg.maintenance.side_by_side import in_callers_thread
 from floe_dagster_iceberg.maintenance.task import Planned, Task, too_early
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenanceResult
-from floe_dagster_iceberg.table.commit.commit import CommitBudget
 from floe_dagster_iceberg.table.maintenance.compaction import compact
 from floe_dagster_iceberg.table.maintenance.compaction_plan import RewritePlan
 from floe_dagster_iceberg.table.manager import IcebergTableManager
+from floe_dagster_iceberg.table.selection import TableLocations
 from floe_dagster_iceberg.telemetry.metrics import count_reclaimed
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class TaskRunner:
                 return planning.plan_orphans(
                     task,
                     self._locations.overlapping_tables,
-                    lambda: self._spark_run(task).find_orphans(older_than=older_than),
+                    lambda: in_callers_thread(lambda: self._spark_run(task).find_orphans(older_than=older_than)),
                 )
             case _:
                 assert_never(task.operation)
@@ -73,7 +73,8 @@ class TaskRunner:
         if task.operation is MaintenanceOperation.ORPHAN_FILES:
             return self._remove_orphans(task, planned)
         if planned.plan.engine is MaintenanceEngine.SPARK:
-            return self._spark_run(task).run(planned.plan)
+            # Spark uses all of its cores for one table, and a session has settings that tables would share.
+            return in_callers_thread(lambda: self._spark_run(task).run(planned.plan))
         match task.operation:
             case MaintenanceOperation.COMPACTION:
                 return self._compact(task, planned)
@@ -86,16 +87,12 @@ class TaskRunner:
             case _:
                 assert_never(task.operation)
 
-    @property
-    def _budget(self) -> CommitBudget:
-        return CommitBudget.from_config(self._manager.config)
-
     def _compact(self, task: Task, planned: Planned) -> MaintenanceResult:
         table = task.table
         return compact(
             table,
             task.strategy,
-            self._budget,
+            self._manager.budget,
             plan=RewritePlan(table.metadata, table.current_snapshot(), task.live.changes, planned.groups),
             limits=replace(task.limits, max_bytes=task.policy.budget.max_rewrite_bytes),
             groups_per_commit=_GROUPS_PER_COMMIT if task.policy.compaction.partial_progress else None,
@@ -104,11 +101,18 @@ class TaskRunner:
         )
 
     def _expire(self, task: Task) -> MaintenanceResult:
-        from floe_dagster_iceberg.table.maintenance.expire_files import expire  # noqa: PLC0415 - only expiry needs it
+        from floe_dagster_iceberg.table.maintenance.expire_files import expire, to_retention  # noqa: PLC0415 - only expiry needs it
 
+        policy = task.policy.expiry
         # Snapshots are chosen again for each commit: a branch or tag may need them by then.
         return expire(
-            task.table, task.policy.expiry, task.now, self._budget, progress=self._progress, read=task.manifests
+            task.table,
+            policy,
+            task.now,
+            self._manager.budget,
+            retention=to_retention(policy, task.now, table=str(task.identifier), readers=task.readers),
+            progress=self._progress,
+            read=task.manifests,
         )
 
     def _rewrite_manifests(self, task: Task, planned: Planned) -> MaintenanceResult:
@@ -117,7 +121,7 @@ class TaskRunner:
         return rewrite_manifests(
             task.table,
             task.policy.manifests,
-            self._budget,
+            self._manager.budget,
             plan=planned.manifests,
             snapshot_properties=self._snapshot_properties,
         )
@@ -141,4 +145,4 @@ class TaskRunner:
 
         if self._spark is None:
             raise EngineCapabilityError("There is no Spark session. Configure an IcebergSparkResource.", engine="spark")
-        return SparkRun(task, self._spark, self._budget, self._progress, self._snapshot_properties)
+        return SparkRun(task, self._spark, self._manager.budget, self._progress, self._snapshot_properties)

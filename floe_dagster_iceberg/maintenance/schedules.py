@@ -12,9 +12,14 @@ from typing import Any, Final
 import dagster as dg
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.maintenance.assets import GROUP, maintenance_key
-from floe_dagster_iceberg.maintenance.settings import MAINTENANCE_ASSETS, ScheduleSettings, SensorSettings
-from floe_dagster_iceberg.models import MaintenanceBudget, MaintenanceOperation
+from floe_dagster_iceberg.maintenance.assets import GROUP, job_name, maintenance_key
+from floe_dagster_iceberg.maintenance.settings import (
+    MAINTENANCE_ASSETS,
+    MaintenanceConfig,
+    ScheduleSettings,
+    SensorSettings,
+)
+from floe_dagster_iceberg.models import MaintenanceBudget, MaintenanceOperation, MaintenancePolicy
 
 OPERATION_TAG: Final = "floe/maintenance"
 SENSOR: Final = f"{GROUP}_compact_unhealthy_tables"
@@ -27,18 +32,17 @@ _UNFINISHED: Final = (
 )
 
 
-def job_name(which: MaintenanceOperation) -> str:
-    """Name of the job that materializes a maintenance asset."""
-    return f"{GROUP}_{which}_job"
-
-
-def build_jobs(tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = None) -> dict[MaintenanceOperation, Any]:
-    """Build a job for each maintenance asset, with tags for its runs."""
+def build_jobs(
+    policy: MaintenancePolicy, tags: Mapping[MaintenanceOperation, Mapping[str, Any]] | None = None
+) -> dict[MaintenanceOperation, Any]:
+    """Build a job for each maintenance asset, with tags for its runs; the policy's values fill its launchpad."""
+    config = MaintenanceConfig.launchpad_values(policy)
     return {
         which: dg.define_asset_job(
             job_name(which),
             selection=[maintenance_key(which)],
             description=f"Materializes {maintenance_key(which).to_user_string()}.",
+            config={"ops": {maintenance_key(which).to_python_identifier(): {"config": config}}},
             tags={OPERATION_TAG: which.value, **(tags or {}).get(which, {})},
         )
         for which in MAINTENANCE_ASSETS

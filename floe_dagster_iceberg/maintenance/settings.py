@@ -11,11 +11,11 @@ from pydantic import AfterValidator, Field
 
 from floe_dagster_iceberg.artifacts.shapes import raise_validation_error
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.maintenance.policy import PolicySources
+from floe_dagster_iceberg.maintenance.policy import PolicySource, PolicySources
 from floe_dagster_iceberg.models import HealthTier, MaintenanceEngine, MaintenanceOperation, MaintenancePolicy
-from floe_dagster_iceberg.models.base import FrozenModel
-from floe_dagster_iceberg.models.field_errors import unknown_name
+from floe_dagster_iceberg.models.base import FrozenModel, unknown_name
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
+from floe_dagster_iceberg.resources import StrictFields
 
 _PATH: Final = "plugins.orchestrator.config.maintenance"
 # Position deletes have no asset of their own: compaction rewrites them.
@@ -156,7 +156,7 @@ class TierChoice(Enum):
     files = "files"
 
 
-class MaintenanceConfig(Config):
+class MaintenanceConfig(StrictFields, Config):
     """Run config of the maintenance assets; what is not set is decided by the policy."""
 
     tables: list[str] = Field(
@@ -172,13 +172,25 @@ class MaintenanceConfig(Config):
         description="Whether one failed table fails the run. Otherwise only a run in which every table failed does.",
     )
 
-    def apply_to(self, sources: PolicySources) -> PolicySources:
-        """The policy's sources with this run's values."""
+    def apply_to(self, sources: PolicySources, *, by_click: bool = False) -> PolicySources:
+        """The policy's sources with this run's values.
+
+        A run that was started `by_click`, as by "Materialize all", is a dry run unless someone decided otherwise.
+        """
+        general = sources.resolve()
+        is_undecided = self.dry_run is None and general.sources["dry_run"] is PolicySource.DEFAULT
+        engine = None if self.engine is None else MaintenanceEngine(self.engine.value)
+        # What the launchpad is filled with decides nothing: a table's own engine is to be used all the same.
         return sources.with_run(
-            tables=tuple(self.tables) or None,
-            dry_run=self.dry_run,
-            engine=None if self.engine is None else MaintenanceEngine(self.engine.value),
+            tables=None if tuple(self.tables) in ((), tuple(general.policy.tables)) else tuple(self.tables),
+            dry_run=True if by_click and is_undecided else self.dry_run,
+            engine=None if engine is general.policy.engine else engine,
         )
+
+    @staticmethod
+    def launchpad_values(policy: MaintenancePolicy) -> dict[str, Any]:
+        """What the launchpad of a job is filled with."""
+        return {"tables": list(policy.tables), "dry_run": policy.dry_run, "engine": policy.engine.value}
 
 
 class HealthConfig(MaintenanceConfig):

@@ -109,7 +109,7 @@ class SparkRun:
 
     def _expire(self, plan: MaintenancePlan) -> MaintenanceResult:
         policy, table = self._task.policy.expiry, self._table
-        retention = to_retention(policy, self._task.now, table=str(self._identifier))
+        retention = to_retention(policy, self._task.now, table=str(self._identifier), readers=self._task.readers)
         expired, deleted, statement = 0, 0, None
         # The metadata gets smaller with each batch, so the loop ends.
         while True:

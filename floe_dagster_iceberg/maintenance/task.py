@@ -12,9 +12,16 @@ from floe_dagster_iceberg import models
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenancePlan, PlanReason
 from floe_dagster_iceberg.models.quantities import format_duration
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, GroupLimits, plan_groups, to_group_limits
+from floe_dagster_iceberg.table.changes.cursors import TableReader
+from floe_dagster_iceberg.table.maintenance.compaction_plan import (
+    FileGroup,
+    GroupLimits,
+    LiveFiles,
+    plan_groups,
+    read_live_files,
+    to_group_limits,
+)
 from floe_dagster_iceberg.table.maintenance.last_run import last_run
-from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles, read_live_files
 from floe_dagster_iceberg.table.names import table_name, to_identifier
 
 if TYPE_CHECKING:
@@ -43,13 +50,14 @@ class Planned:
 
 @dataclass(frozen=True)
 class Task:
-    """One operation on one table; ages are counted from `now`."""
+    """One operation on one table; ages are counted from `now`. An expiry knows the table's incremental readers."""
 
     table: Table
     operation: MaintenanceOperation
     policy: models.MaintenancePolicy
     now: datetime
     has_spark: bool = False
+    readers: Sequence[TableReader] = ()
 
     @cached_property
     def identifier(self) -> models.TableIdentifier:

@@ -1,12 +1,12 @@
 """Frozen value types that users write or receive. Imports no engine."""
 
+from floe_dagster_iceberg.models.changes import ChangesMode, Cursor
 from floe_dagster_iceberg.models.config import (
     IcebergIOManagerConfig,
     IcebergTableManagerConfig,
     RetryConfig,
     StaleTableRecoveryMode,
 )
-from floe_dagster_iceberg.models.evolution import SchemaChange, SchemaChangeType, SchemaEvolution
 from floe_dagster_iceberg.models.fields import (
     ColumnType,
     DecimalOf,
@@ -42,18 +42,21 @@ from floe_dagster_iceberg.models.maintenance_results import (
     PlanReason,
     TableHealth,
 )
+from floe_dagster_iceberg.models.observations import SnapshotWriter, TableObservation, TableState
 from floe_dagster_iceberg.models.partitioning import PartitionField, PartitionSpec, PartitionTransform
-from floe_dagster_iceberg.models.schema import TableConfig, TableSchema
+from floe_dagster_iceberg.models.schema import SchemaChange, SchemaChangeType, SchemaEvolution, TableConfig, TableSchema
 from floe_dagster_iceberg.models.snapshots import OperationType, SnapshotInfo
 from floe_dagster_iceberg.models.writing import CommitStrategy, RowFilter, WriteConfig, WriteMode
 
 __all__ = [
     "IDENTIFIER_PATTERN",
+    "ChangesMode",
     "ColumnType",
     "CommitStrategy",
     "CompactionPolicy",
     "CompactionStrategy",
     "CompactionStrategyType",
+    "Cursor",
     "DecimalOf",
     "ExpiryPolicy",
     "FieldType",
@@ -87,12 +90,15 @@ __all__ = [
     "SchemaEvolution",
     "SchemaField",
     "SnapshotInfo",
+    "SnapshotWriter",
     "StaleTableRecoveryMode",
     "StructOf",
     "TableConfig",
     "TableHealth",
     "TableIdentifier",
+    "TableObservation",
     "TableSchema",
+    "TableState",
     "Threshold",
     "WriteConfig",
     "WriteMode",

@@ -8,11 +8,11 @@ from pydantic import AliasChoices, ConfigDict, Field, SecretStr, model_validator
 from floe_dagster_iceberg.models.base import FrozenModel
 from floe_dagster_iceberg.models.identifiers import Namespace
 from floe_dagster_iceberg.models.maintenance import DEFAULT_TARGET_FILE_SIZE_BYTES
-from floe_dagster_iceberg.models.writing import CommitStrategy, RowsOutside, WriteMode
+from floe_dagster_iceberg.models.writing import CommitStrategy, FormatVersion, RowsOutside, WriteMode
 
 
 class StaleTableRecoveryMode(StrEnum):
-    """What happens to a table whose metadata file is missing or cannot be read."""
+    """What a write does to a table whose metadata file is missing or truncated."""
 
     STRICT = "strict"
     REPAIR = "repair"
@@ -52,8 +52,9 @@ class IcebergTableManagerConfig(FrozenModel):
     )
     stale_table_recovery_mode: StaleTableRecoveryMode = Field(
         default=StaleTableRecoveryMode.STRICT,
-        description="Whether a table whose metadata file is missing or broken is an error ('strict'), or is brought "
-        "back in the newest version that can be read ('repair'); commits after that version are lost.",
+        description="Whether a write to a table whose metadata file is missing or truncated fails ('strict'), or goes "
+        "on from the newest version that is left ('repair'); commits after that version are lost to the table. Reads "
+        "and maintenance never repair anything.",
     )
     default_table_properties: dict[str, str] = Field(
         default_factory=_production_table_properties,
@@ -126,6 +127,11 @@ class IcebergIOManagerConfig(FrozenModel):
     )
     rows_outside_partition: RowsOutside = Field(
         default="error", description="What happens to rows that do not belong to the partition being written."
+    )
+    format_version: FormatVersion | None = Field(
+        default=None,
+        description="Format version of new tables: 1, 2 or 3, which needs Spark; 2 if not given. Existing tables keep "
+        "theirs.",
     )
 
     @model_validator(mode="after")

@@ -19,7 +19,8 @@ MIN_EXPIRY_AGE: Final = timedelta(days=1)
 MIN_ORPHAN_AGE: Final = timedelta(days=3)
 MAX_ORPHAN_SHARE: Final = 0.2
 
-TableGlob = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
+# Blanks only in backticks: text with blanks is more often a list in the wrong place than another tool's name.
+TableGlob = Annotated[str, StringConstraints(min_length=1, pattern=r"^([^\s`]|`[^`]*`)+$")]
 
 
 class CompactionStrategyType(StrEnum):
@@ -105,6 +106,7 @@ class Guardrail(StrEnum):
 
     EXPIRY_AGE = "expiry_age"
     GOVERNANCE_RETENTION = "governance_retention"
+    READER_CURSORS = "reader_cursors"
     GC_DISABLED = "gc_disabled"
     ORPHAN_AGE = "orphan_age"
     ORPHAN_SHARE = "orphan_share"
@@ -187,7 +189,9 @@ class CompactionPolicy(OperationPolicy):
 class ExpiryPolicy(OperationPolicy):
     """Which snapshots expire: those older than `max_age`, outside the newest, and without a branch or tag."""
 
-    guardrails = frozenset({Guardrail.EXPIRY_AGE, Guardrail.GOVERNANCE_RETENTION, Guardrail.GC_DISABLED})
+    guardrails: ClassVar[frozenset[Guardrail]] = frozenset(
+        {Guardrail.EXPIRY_AGE, Guardrail.GOVERNANCE_RETENTION, Guardrail.READER_CURSORS, Guardrail.GC_DISABLED}
+    )
 
     max_age: Duration[timedelta] = Field(
         default=timedelta(days=7), ge=timedelta(0), description="Age at which a snapshot expires; at least 1 day."
@@ -197,6 +201,11 @@ class ExpiryPolicy(OperationPolicy):
         default=None,
         ge=timedelta(0),
         description="Age that governance requires snapshots to reach; an expiry below it is refused.",
+    )
+    max_cursor_age: Duration[timedelta] = Field(
+        default=timedelta(days=30),
+        ge=timedelta(0),
+        description="How long changes that an incremental reader has not read yet are kept for it.",
     )
     delete_files: bool = Field(
         default=True, description="Whether files that no remaining snapshot references are deleted too."
@@ -218,7 +227,7 @@ class ExpiryPolicy(OperationPolicy):
 class OrphanPolicy(OperationPolicy):
     """Which files count as orphans, and how long they wait in quarantine before they are deleted."""
 
-    guardrails = frozenset(
+    guardrails: ClassVar[frozenset[Guardrail]] = frozenset(
         {
             Guardrail.ORPHAN_AGE,
             Guardrail.ORPHAN_SHARE,
@@ -291,14 +300,26 @@ class HealthThresholds(FrozenModel):
     metadata_json_bytes: SizesInBytes[Threshold] = Field(
         default=Threshold(warn=10 * MIB, error=50 * MIB), description="Size of the current metadata file."
     )
+    min_table_bytes: SizeInBytes[int] = Field(
+        default=MIB,
+        ge=0,
+        description="Size of a table from which its small files and delete files count; a smaller one reads fast.",
+    )
 
 
 class MaintenanceBudget(FrozenModel):
-    """How much one run may do; what does not fit waits for the next. Unlimited unless given."""
+    """How much one run may do; what does not fit waits for the next. Bytes and time are unlimited unless given."""
 
     max_rewrite_bytes: SizeInBytes[int | None] = Field(default=None, ge=1, description="Bytes that may be rewritten.")
     max_duration: Duration[timedelta | None] = Field(
         default=None, gt=timedelta(0), description="Time after which no further table is started."
+    )
+    max_concurrent_tables: int = Field(
+        default=8,
+        ge=1,
+        le=10,
+        description="Tables that are worked on at the same time; 10 are the connections that a catalog's client keeps. "
+        "Rewrites with max_rewrite_bytes, and everything that Spark does, take one table after the other.",
     )
 
 
@@ -308,7 +329,9 @@ class MaintenancePolicy(FrozenModel):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     tables: Items[TableGlob] = Field(
-        default=("*",), min_length=1, description="Globs over 'namespace.table', as in 'bronze.*'; all unless given."
+        default=("*",),
+        min_length=1,
+        description="Globs over 'namespace.table', as in 'bronze.*'; names with blanks in backticks; all unless given.",
     )
     engine: MaintenanceEngine = Field(default=MaintenanceEngine.AUTO, description="Engine to use.")
     compaction: CompactionPolicy = Field(default=CompactionPolicy(), description="Merging small files.")

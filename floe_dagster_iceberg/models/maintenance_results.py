@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from floe_dagster_iceberg.models.base import FrozenModel, Items
+from floe_dagster_iceberg.models.base import FrozenModel, Items, SnapshotId
 from floe_dagster_iceberg.models.identifiers import TableIdentifier
 from floe_dagster_iceberg.models.maintenance import Guardrail, MaintenanceEngine, MaintenanceOperation
 
@@ -33,7 +33,9 @@ class TableHealth(FrozenModel):
     table: TableIdentifier = Field(description="The table.")
     tier: HealthTier = Field(description="What was read of the table.")
     measured_at: AwareDatetime = Field(description="When it was measured.")
-    snapshot_id: int | None = Field(default=None, description="Snapshot that was measured; none for an empty table.")
+    snapshot_id: SnapshotId | None = Field(
+        default=None, description="Snapshot that was measured; none for an empty table."
+    )
     data_files: int = Field(default=0, ge=0, description="Data files.")
     delete_files: int = Field(default=0, ge=0, description="Delete files.")
     records: int = Field(default=0, ge=0, description="Rows in the data files, before deletes are applied.")
@@ -94,7 +96,7 @@ class MaintenancePlan(FrozenModel):
         default=None, min_length=1, description="What blocks it, and the remedy; only for blocked."
     )
     summary: str = Field(default="", description="What would be done, in one sentence.")
-    snapshot_id: int | None = Field(default=None, description="Snapshot the plan was made on.")
+    snapshot_id: SnapshotId | None = Field(default=None, description="Snapshot the plan was made on.")
     table_bytes: int = Field(default=0, ge=0, description="Bytes of the whole table.")
     partitions: int = Field(default=0, ge=0, description="Partitions that would be worked on.")
     snapshots: int = Field(default=0, ge=0, description="Snapshots that would expire.")
@@ -138,16 +140,19 @@ class MaintenanceResult(FrozenModel):
     table: TableIdentifier = Field(description="The table.")
     operation: MaintenanceOperation = Field(description="The operation.")
     engine: MaintenanceEngine = Field(description="Engine that did it.")
-    status: MaintenanceStatus = Field(description="How it ended; `planned` is a dry run.")
+    status: MaintenanceStatus = Field(description="How it ended; `planned` is a dry run with something to do.")
     started_at: AwareDatetime = Field(description="When it began.")
     duration: timedelta = Field(default=timedelta(0), ge=timedelta(0), description="How long it took.")
     plan: MaintenancePlan | None = Field(default=None, description="The plan it followed.")
     before: TableHealth | None = Field(default=None, description="State of the table before.")
     after: TableHealth | None = Field(default=None, description="State of the table after.")
-    snapshot_id_before: int | None = Field(default=None, description="Current snapshot before.")
-    snapshot_id_after: int | None = Field(default=None, description="Current snapshot after.")
+    snapshot_id_before: SnapshotId | None = Field(default=None, description="Current snapshot before.")
+    snapshot_id_after: SnapshotId | None = Field(default=None, description="Current snapshot after.")
     files_removed: int = Field(default=0, ge=0, description="Files removed from the table or deleted.")
     bytes_removed: int = Field(default=0, ge=0, description="Bytes of those files.")
+    files_left: Items[str] = Field(
+        default=(), description="Unreferenced files that could not be deleted; orphan removal finds them."
+    )
     files_added: int = Field(default=0, ge=0, description="Files written.")
     bytes_added: int = Field(default=0, ge=0, description="Bytes written.")
     snapshots_expired: int = Field(default=0, ge=0, description="Snapshots that expired.")

@@ -9,6 +9,8 @@ PARTITION_KEY: Final = "dagster.partition-key"
 
 IDEMPOTENCY_KEY: Final = "floe.idempotency-key"
 TRACE_ID: Final = "floe.trace-id"
+CURSOR: Final = "floe.cursor.{table}"
+"""How far the writer of the snapshot has read a table, as `Cursor` writes it."""
 
 MAINTENANCE_PREFIX: Final = "floe.maintenance."
 """Of table properties that set a table's own maintenance policy."""

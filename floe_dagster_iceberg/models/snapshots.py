@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import Field
 
-from floe_dagster_iceberg.models.base import FrozenModel
+from floe_dagster_iceberg.models.base import FrozenModel, SnapshotId
 
 if TYPE_CHECKING:
     # It loads PyIceberg's table modules, which models do not need.
@@ -27,8 +27,8 @@ class OperationType(StrEnum):
 class SnapshotInfo(FrozenModel):
     """One snapshot of a table. Counts that the writer did not record are 0."""
 
-    snapshot_id: int = Field(description="Id of the snapshot.")
-    parent_snapshot_id: int | None = Field(
+    snapshot_id: SnapshotId = Field(description="Id of the snapshot.")
+    parent_snapshot_id: SnapshotId | None = Field(
         default=None, description="Id of the snapshot before it; none for the first."
     )
     timestamp_ms: int = Field(description="When it was committed, in milliseconds since 1970 UTC.")
@@ -61,32 +61,29 @@ class SnapshotInfo(FrozenModel):
     @property
     def added_files(self) -> int:
         """Data files this snapshot added."""
-        return self._count("added-data-files")
+        return int(self.summary.get("added-data-files", 0))
 
     @property
     def added_records(self) -> int:
         """Rows in the data files it added."""
-        return self._count("added-records")
+        return int(self.summary.get("added-records", 0))
 
     @property
     def added_bytes(self) -> int:
         """Bytes of the files it added."""
-        return self._count("added-files-size")
+        return int(self.summary.get("added-files-size", 0))
 
     @property
     def deleted_files(self) -> int:
         """Data files it removed."""
-        return self._count("deleted-data-files")
+        return int(self.summary.get("deleted-data-files", 0))
 
     @property
     def deleted_records(self) -> int:
         """Rows in the data files it removed."""
-        return self._count("deleted-records")
+        return int(self.summary.get("deleted-records", 0))
 
     @property
     def total_records(self) -> int:
         """Rows in all data files of the table after it, before delete files are applied."""
-        return self._count("total-records")
-
-    def _count(self, key: str) -> int:
-        return int(self.summary.get(key, 0))
+        return int(self.summary.get("total-records", 0))

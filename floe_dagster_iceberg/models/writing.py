@@ -2,7 +2,7 @@
 
 import re
 from enum import StrEnum
-from typing import Annotated, Final, Literal, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias, get_args
 
 import pydantic
 from pyiceberg.expressions import BooleanExpression
@@ -15,6 +15,14 @@ _COMPUTED_BY_ICEBERG: Final = re.compile(
 
 RowsOutside: TypeAlias = Literal["error", "drop", "allow"]
 """What happens to rows that do not belong to the partitions being written."""
+
+
+FormatVersion: TypeAlias = Literal[1, 2, 3]
+"""Version of Iceberg's table format."""
+FORMAT_VERSIONS: Final[tuple[int, ...]] = get_args(FormatVersion)
+DEFAULT_FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = "format-version"
+"""The reserved table property that names it."""
 
 
 class WriteMode(StrEnum):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, FloeStorageError, ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel
+from floe_dagster_iceberg.models.identifiers import join_parts, split_parts
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.plugins.mapping import Engine, Setting, engine_properties, passed_through
 from floe_dagster_iceberg.plugins.protocols import HealthStatus
@@ -16,6 +17,8 @@ from floe_dagster_iceberg.plugins.protocols import HealthStatus
 T = TypeVar("T")
 STARTUP_SECONDS = 30.0
 HEALTH_CHECK_SECONDS = 5.0
+GC_ENABLED = "gc.enabled"
+"""Property of a table; false if its files may belong to another table, too."""
 
 
 def run_within(seconds: float, work: Callable[[], T]) -> T:
@@ -146,9 +149,19 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
         Raises:
             CatalogConnectionError: The catalog is unreachable.
             CatalogAuthenticationError: The catalog refuses the credentials.
+            ValidationError: The URI or a property has a form that PyIceberg cannot use.
         """
-        with translate_errors(self.config.catalog_name):
-            self._catalog = self.open_catalog({**config, **self.pyiceberg_properties()})
+        try:
+            with translate_errors(self.config.catalog_name):
+                self._catalog = self.open_catalog({**config, **self.pyiceberg_properties()})
+        except FloeStorageError:
+            raise
+        except ValueError:
+            # Not chained: the message may quote the URI, password included.
+            raise ValidationError(
+                f"Catalog '{self.config.catalog_name}' cannot be opened with its settings. Check its URI, in which "
+                "special characters of user and password are percent-encoded, and the values of its properties."
+            ) from None
         return self._catalog
 
     def open_catalog(self, properties: dict[str, str]) -> Any:
@@ -190,13 +203,13 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
             ValidationError: It already exists.
         """
         with translate_errors(self.config.catalog_name, namespace=namespace):
-            self.catalog.create_namespace(_levels(namespace), properties or {})
+            self.catalog.create_namespace(levels(namespace), properties or {})
 
     def list_namespaces(self, parent: str | None = None) -> list[str]:
         """Dotted names of the namespaces directly below `parent`, or of the top-level ones."""
         with translate_errors(self.config.catalog_name, namespace=parent):
-            found = self.catalog.list_namespaces(_levels(parent) if parent else ())
-        return sorted(".".join(namespace) for namespace in found)
+            found = self.catalog.list_namespaces(levels(parent) if parent else ())
+        return sorted(map(join_parts, found))
 
     def delete_namespace(self, namespace: str) -> None:
         """Delete an empty namespace.
@@ -206,7 +219,7 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
             ValidationError: It still holds tables.
         """
         with translate_errors(self.config.catalog_name, namespace=namespace):
-            self.catalog.drop_namespace(_levels(namespace))
+            self.catalog.drop_namespace(levels(namespace))
 
     def create_table(
         self, identifier: str, schema: Any, location: str | None = None, properties: dict[str, str] | None = None
@@ -218,18 +231,20 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
             NoSuchNamespaceError: Its namespace does not exist.
         """
         with translate_errors(self.config.catalog_name, table=identifier):
-            self.catalog.create_table(_levels(identifier), schema, location=location, properties=properties or {})
+            self.catalog.create_table(levels(identifier), schema, location=location, properties=properties or {})
 
     def list_tables(self, namespace: str) -> list[str]:
         """Dotted names of the tables of a namespace."""
         with translate_errors(self.config.catalog_name, namespace=namespace):
-            return sorted(".".join(table) for table in self.catalog.list_tables(_levels(namespace)))
+            return sorted(map(join_parts, self.catalog.list_tables(levels(namespace))))
 
     def drop_table(self, identifier: str, purge: bool = False) -> None:  # noqa: FBT001, FBT002 - floe's signature
-        """Drop a table; `purge` also deletes its files."""
-        with translate_errors(self.config.catalog_name, table=identifier):
-            drop = self.catalog.purge_table if purge else self.catalog.drop_table
-            drop(_levels(identifier))
+        """Drop a table; `purge` also deletes its files.
+
+        Raises:
+            ValidationError: Its property gc.enabled is false, and its files were to be deleted.
+        """
+        drop_table(self.catalog, levels(identifier), purge=purge)
 
     def vend_credentials(self, table_path: str, operations: list[str]) -> dict[str, Any]:
         """Raise an error: this catalog vends no storage credentials.
@@ -245,6 +260,51 @@ class BuiltInCatalog(BuiltInPlugin[CatalogConfigT]):
         )
 
 
+def deletes_files(properties: Mapping[str, str]) -> bool:
+    """Whether the files of a table with these properties may be deleted; read as Iceberg's Java library reads it."""
+    return properties.get(GC_ENABLED, "true").lower() == "true"
+
+
+def drop_table(catalog: Any, identifier: tuple[str, ...], *, purge: bool) -> None:
+    """Drop a table of a PyIceberg catalog; `purge` also deletes its files, unless it shares them.
+
+    Servers that purge tables themselves do not all check that.
+
+    Raises:
+        NoSuchTableError: There is no such table.
+        ValidationError: Its property gc.enabled is false, and its files were to be deleted. Nothing was changed.
+        ScanError: Its files were to be deleted, and those that list them are missing. Nothing was changed.
+    """
+    name = join_parts(identifier)
+    with translate_errors(catalog.name, table=name):
+        if not purge:
+            catalog.drop_table(identifier)
+            return
+        table = catalog.load_table(identifier)
+        properties = table.properties
+        if not deletes_files(properties):
+            raise ValidationError(
+                f"Table '{name}' cannot be purged: its property {GC_ENABLED} is '{properties[GC_ENABLED]}', so its "
+                "files may belong to another table too. Nothing was changed. Drop it without purge, or set the "
+                "property to true if no other table uses them.",
+                table=name,
+            )
+        _open_manifests(table)
+        catalog.purge_table(identifier)
+
+
+def _open_manifests(table: Any) -> None:
+    """Open each file that lists other files: PyIceberg drops the table before it finds out that one is missing."""
+    from pyiceberg.catalog import MetastoreCatalog  # noqa: PLC0415 - a code location must not load PyIceberg
+
+    if not isinstance(table.catalog, MetastoreCatalog):
+        # The server purges, with its own checks.
+        return
+    manifests = (each.manifest_path for snapshot in table.metadata.snapshots for each in snapshot.manifests(table.io))
+    for manifest in dict.fromkeys(manifests):
+        table.io.new_input(manifest).open().close()
+
+
 def required(value: str | None, *, plugin: str, field: str) -> str:
     """Return a field that this engine or operation needs.
 
@@ -256,5 +316,13 @@ def required(value: str | None, *, plugin: str, field: str) -> str:
     return value
 
 
-def _levels(dotted: str) -> tuple[str, ...]:
-    return tuple(dotted.split("."))
+def levels(dotted: str) -> tuple[str, ...]:
+    """Split a dotted name; parts may be in backticks.
+
+    Raises:
+        ValidationError: It is no name.
+    """
+    try:
+        return split_parts(dotted)
+    except ValueError as error:
+        raise ValidationError(str(error)) from None

@@ -10,7 +10,10 @@ from textwrap import shorten
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import pydantic
+
 from floe_dagster_iceberg import errors
+from floe_dagster_iceberg.models.identifiers import join_parts, namespace_of
 from floe_dagster_iceberg.secrets import scrub_exception, scrub_text
 
 # By parts of class names of requests, urllib3 and Python, the most specific first.
@@ -108,8 +111,8 @@ class ForeignError:
     def namespace_name(self) -> str:
         if self.namespace is not None:
             return _dotted(self.namespace)
-        parent, _, name = _dotted(self.table).rpartition(".")
-        return parent or name
+        name = _dotted(self.table)
+        return namespace_of(name) or name
 
 
 def _first_line(text: str) -> str:
@@ -118,7 +121,7 @@ def _first_line(text: str) -> str:
 
 
 def _dotted(identifier: Any) -> str:
-    return ".".join(identifier) if isinstance(identifier, tuple) else str(identifier)
+    return join_parts(identifier) if isinstance(identifier, tuple) else str(identifier)
 
 
 # Error numbers of file systems, and messages of object stores through PyArrow.
@@ -172,7 +175,7 @@ def _stale_metadata(failed: ForeignError) -> errors.FloeStorageError:
     return errors.StaleTableMetadataError(failed.table, metadata_location=failed.metadata_file, reason=reason)
 
 
-Translation = Callable[[ForeignError], errors.FloeStorageError]
+Translation = Callable[[ForeignError], errors.FloeStorageError | None]
 
 
 @contextmanager
@@ -191,9 +194,10 @@ def translate_errors(catalog: str, *, table: object = None, namespace: object = 
     # Exceptions that `TRANSLATIONS` does not list pass unchanged.
     except BaseException as error:
         translate = _translation_of(error)
-        if translate is None:
+        translated = None if translate is None else translate(ForeignError(error, catalog, table, namespace))
+        if translated is None:
             raise
-        raise translate(ForeignError(error, catalog, table, namespace)) from scrub_exception(error)
+        raise translated from scrub_exception(error)
 
 
 def _connection_lost(failed: ForeignError) -> errors.FloeStorageError:
@@ -257,7 +261,7 @@ def _rest_error(failed: ForeignError) -> errors.FloeStorageError:
         return _no_such_table(failed)
     if failed.status == HTTPStatus.NOT_FOUND and failed.namespace is not None:
         # PyIceberg has a class for a missing namespace; here its parent is missing.
-        return errors.NoSuchNamespaceError(failed.namespace_name.rpartition(".")[0] or failed.namespace_name)
+        return errors.NoSuchNamespaceError(namespace_of(failed.namespace_name) or failed.namespace_name)
     return errors.ValidationError(
         f"The request for {failed.subject} was refused: {failed.reason}. "
         "Check the catalog's URI and warehouse, and that the server supports this operation.",
@@ -270,29 +274,118 @@ def _server_failed(failed: ForeignError) -> errors.FloeStorageError:
 
 
 def _bad_metadata(failed: ForeignError) -> errors.FloeStorageError:
-    # PyIceberg raises one class for a corrupt metadata file and for an incompatible schema.
+    # PyIceberg raises one class for metadata that is truncated, for metadata that it does not know, and for an
+    # incompatible schema. Our own catalogs look into the metadata; this is for all others.
+    if (reason := _unsupported(failed.error)) is not None:
+        return errors.UnsupportedMetadataError(
+            failed.table_or_catalog, reason=reason, metadata_location=failed.metadata_file
+        )
     return _stale_metadata(failed) if "TableMetadata" in str(failed.error) else _refused(failed)
+
+
+_UNKNOWN_TYPE = re.compile(r"(?:Unsupported field type: '|Type not recognized: )(?P<type>[\w(), .:-]{1,60})")
+
+
+def _unsupported(error: BaseException) -> str | None:
+    """What PyIceberg does not know in a table's metadata; None if it is something else, or not even JSON."""
+    parsing = next((each for each in _chain(error) if isinstance(each, pydantic.ValidationError)), None)
+    if parsing is None or parsing.title not in ("TableMetadataWrapper", "TableResponse"):
+        return None
+    entries = parsing.errors(include_input=False, include_context=False, include_url=False)
+    if parsing.title == "TableResponse":
+        entries = [entry for entry in entries if entry["loc"][:1] == ("metadata",)]
+    if not entries or any(entry["type"] == "json_invalid" for entry in entries):
+        return None
+    found = (_UNKNOWN_TYPE.search(entry["msg"]) for entry in entries)
+    types = dict.fromkeys(each["type"] for each in found if each is not None)
+    return f"it has type {', '.join(map(repr, types))}" if types else "it has a part that PyIceberg does not know"
 
 
 def _unreadable_response(failed: ForeignError) -> errors.FloeStorageError:
     title = getattr(failed.error, "title", "")
-    if "Metadata" in title:
+    if title == "NameMapping":
+        return errors.ValidationError(
+            f"The property 'schema.name-mapping.default' of {failed.subject} is no name mapping. Correct or remove it.",
+            table=failed.table,
+        )
+    if "Metadata" in title or _unsupported(failed.error) is not None:
         return _bad_metadata(failed)
     reason = f"the response is not that of an Iceberg catalog ({title or 'unreadable JSON'})"
     return errors.CatalogConnectionError(failed.catalog, reason=reason)
 
 
 def _not_supported(failed: ForeignError) -> errors.FloeStorageError:
+    reason = failed.reason.removeprefix("NotImplementedError: ")
+    spark = "" if failed.table is None else " Use Spark: give the IO manager or the asset an IcebergSparkResource."
     return errors.EngineCapabilityError(
-        f"PyIceberg or {failed.subject} does not support this: {failed.reason}.", engine="pyiceberg", table=failed.table
+        f"PyIceberg does not support this for {failed.subject}: {reason}.{spark}",
+        engine="pyiceberg",
+        table=failed.table,
+        reason=reason,
     )
+
+
+# The extra of this package that has a library or, for PyIceberg's own error, the extra of PyIceberg that it names.
+_EXTRAS = {
+    "psycopg2": "postgres",
+    "s3fs": "s3",
+    "gcsfs": "gcs",
+    "adlfs": "azure",
+    "boto3": "glue",
+    "mypy_boto3_glue": "glue",
+    "glue": "glue",
+    "thrift": "hive",
+    "hive_metastore": "hive",
+    "hive": "hive",
+}
+_NAMED_EXTRA = re.compile(r"pyiceberg\[(?P<name>[\w-]+)\]")
 
 
 def _not_installed(failed: ForeignError) -> errors.FloeStorageError:
-    return errors.ValidationError(
-        f"A library that {failed.subject} needs is not installed: {failed.reason}. "
-        "Install the extra of floe-dagster-iceberg for this catalog or storage."
+    found = _NAMED_EXTRA.search(str(failed.error))
+    library = found["name"] if found else (getattr(failed.error, "name", None) or "").partition(".")[0]
+    extra = _EXTRAS.get(library)
+    remedy = (
+        f"Install it with: pip install 'floe-dagster-iceberg[{extra}]'."
+        if extra
+        else "Install it, or use a catalog and storage that an extra of floe-dagster-iceberg supports: "
+        f"{', '.join(dict.fromkeys(_EXTRAS.values()))}."
     )
+    what = f"'{library}'" if library else failed.reason
+    return errors.ValidationError(f"{failed.subject.capitalize()} needs {what}, which is not installed. {remedy}")
+
+
+_UNKNOWN_SCHEME = re.compile(
+    r"(?:Unrecognized filesystem type in URI|No registered filesystem for scheme): (?P<name>\S+)"
+)
+
+
+_NO_SUCH_CLASS = re.compile(r"Could not initialize (?P<role>FileIO|LocationProvider): (?P<name>\S+)")
+_OUT_OF_RANGE = re.compile(r"date value out of range|must have magnitude|year -?\d+ is out of range")
+
+
+def _unusable_value(failed: ForeignError) -> errors.FloeStorageError | None:
+    """The error for a location or a value that PyIceberg cannot use; other ValueErrors are bugs, and must look so."""
+    if (found := _UNKNOWN_SCHEME.search(str(failed.error))) is not None:
+        return errors.ValidationError(
+            f"A location of {failed.subject} has the scheme '{found['name']}', which PyIceberg cannot open. "
+            "Check the table's location and the warehouse, or set the catalog property py-io-impl.",
+            table=failed.table,
+        )
+    if (found := _NO_SUCH_CLASS.search(str(failed.error))) is not None:
+        return errors.ValidationError(
+            f"The {found['role']} '{found['name']}' of {failed.subject} cannot be loaded. "
+            "Install the package that has the class, or correct the property that names it.",
+            table=failed.table,
+        )
+    if _OUT_OF_RANGE.search(str(failed.error)):
+        return errors.EngineCapabilityError(
+            f"Dates or timestamps for {failed.subject} lie outside the years 1 to 9999, which PyIceberg cannot handle. "
+            "Correct or drop them, or use Spark.",
+            engine="pyiceberg",
+            table=failed.table,
+        )
+    return None
 
 
 def _database_failed(failed: ForeignError) -> errors.FloeStorageError:
@@ -352,6 +445,8 @@ TRANSLATIONS: dict[str, Translation] = {
     "pydantic_core._pydantic_core.ValidationError": _unreadable_response,
     "builtins.ModuleNotFoundError": _not_installed,
     "builtins.NotImplementedError": _not_supported,
+    "builtins.OverflowError": _unusable_value,
+    "builtins.ValueError": _unusable_value,
     "builtins.ConnectionError": _connection_lost,
     "builtins.TimeoutError": _connection_lost,
     "builtins.FileNotFoundError": _file_missing,

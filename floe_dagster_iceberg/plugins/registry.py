@@ -12,7 +12,7 @@ import pydantic
 from pydantic import BaseModel
 
 from floe_dagster_iceberg.errors import PluginNotFoundError, ValidationError
-from floe_dagster_iceberg.models.field_errors import field_errors
+from floe_dagster_iceberg.models.base import field_errors
 from floe_dagster_iceberg.plugins import glue_hive, rest, sql, storage
 from floe_dagster_iceberg.plugins.base import BuiltInPlugin
 from floe_dagster_iceberg.plugins.mapping import BARE_PROPERTIES

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from floe_dagster_iceberg.models import RetryConfig
-from floe_dagster_iceberg.plugins.base import BuiltInCatalog, CatalogConfig
+from floe_dagster_iceberg.plugins.base import BuiltInCatalog, CatalogConfig, levels
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.plugins.mapping import Setting, as_milliseconds, resolved
 from floe_dagster_iceberg.secrets import SecretValue, is_secret_key
@@ -140,7 +140,7 @@ class RestCatalogPlugin(BuiltInCatalog[RestCatalogConfig]):
             EngineCapabilityError: The server vends none.
         """
         with translate_errors(self.config.catalog_name, table=table_path):
-            io = self.catalog.load_table(tuple(table_path.split("."))).io
+            io = self.catalog.load_table(levels(table_path)).io
         own = self.catalog.properties
         vended = {key: value for key, value in io.properties.items() if is_secret_key(key) and own.get(key) != value}
         return vended or super().vend_credentials(table_path, operations)

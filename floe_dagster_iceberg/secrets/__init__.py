@@ -14,6 +14,7 @@ value that was resolved here.
 from floe_dagster_iceberg.secrets.redaction import (
     LEFT_OUT,
     REDACTION_REGEX,
+    describe_failure,
     is_secret_key,
     message_of,
     quotes_data,
@@ -41,6 +42,7 @@ __all__ = [
     "NamedSecret",
     "SecretReference",
     "SecretValue",
+    "describe_failure",
     "is_reference",
     "is_secret_key",
     "message_of",

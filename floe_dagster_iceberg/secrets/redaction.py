@@ -7,6 +7,7 @@ rows, and those that hold a server's response.
 
 import re
 from collections.abc import Mapping
+from textwrap import shorten
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -40,6 +41,9 @@ _RESPONSES: Final = re.compile(
 )
 # Libraries whose exceptions quote data values.
 _HANDLES_ROWS: Final = frozenset({"numpy", "pandas", "polars", "pyarrow"})
+# Libraries whose exceptions quote queries, and data in them.
+_RUNS_QUERIES: Final = frozenset({"pyspark", "py4j", "sqlalchemy"})
+_LONGEST_MESSAGE: Final = 200
 _seen: set[str] = set()
 
 
@@ -82,6 +86,18 @@ def redact_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def message_of(error: BaseException) -> str:
     """Return the message of our own errors, which hold no data values; of others, only the type."""
     return redact(str(error)) if isinstance(error, FloeStorageError) else type(error).__name__
+
+
+def describe_failure(error: BaseException) -> str:
+    """Type and message of an error, for a report; the message of a library's as far as it cannot quote data."""
+    kind = type(error).__name__
+    if isinstance(error, FloeStorageError):
+        return redact(f"{kind}: {error}")
+    may_quote = quotes_data(error) or _holds_response(error) or isinstance(error, pydantic.ValidationError)
+    if may_quote or type(error).__module__.partition(".")[0] in _RUNS_QUERIES:
+        return f"{kind} {LEFT_OUT}"
+    lines = scrub_text(str(error)).strip().splitlines()
+    return f"{kind}: {shorten(lines[0], _LONGEST_MESSAGE, placeholder=' …')}" if lines else kind
 
 
 def scrub_text(text: str) -> str:

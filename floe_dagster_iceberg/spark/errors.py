@@ -16,9 +16,11 @@ from floe_dagster_iceberg.spark.environment import JARS_VARIABLE
 from floe_dagster_iceberg.spark.row_scope import ROW_OUTSIDE_PARTITION
 
 NULL_IN_REQUIRED_COLUMN: Final = "floe:null-in-required-column"
+INEXACT_NUMBER: Final = "floe:inexact-number:"
 SPARK_ERRORS: Final = (PySparkException, Py4JError, ConnectionError)
 """What a Spark action may raise; anything else is a bug of ours and must look like one."""
 
+_INEXACT_COLUMN: Final = re.compile(rf"{INEXACT_NUMBER}(`(?:[^`]|``)*`)")
 _JAVA_CLASS: Final = re.compile(r"^: [\w.$]*?(?P<name>\w+)(:|$)", re.MULTILINE)
 _JAVA_CLASSES: Final = re.compile(
     r"(?:^: |^Caused by: |^)(?P<name>(?:[a-z]\w*\.)+[A-Z][\w$]*(?:Exception|Error))\b", re.MULTILINE
@@ -96,6 +98,7 @@ class FailureKind(Enum):
 
     ROW_OUTSIDE = "a row outside the partition"
     NULL_IN_REQUIRED = "NULL in a required column"
+    INEXACT_NUMBER = "an integer that a float cannot hold exactly"
     PARTIAL_MATCH = "a file holds rows inside and outside the partition"
     OUTCOME_UNKNOWN = "the commit may or may not have succeeded"
     ROWS_CHANGED = "another writer changed the rows being replaced"
@@ -113,6 +116,7 @@ class FailureKind(Enum):
 _MESSAGES: Final = {
     ROW_OUTSIDE_PARTITION: FailureKind.ROW_OUTSIDE,
     NULL_IN_REQUIRED_COLUMN: FailureKind.NULL_IN_REQUIRED,
+    INEXACT_NUMBER: FailureKind.INEXACT_NUMBER,
     "Cannot delete file where some, but not all, rows match filter": FailureKind.PARTIAL_MATCH,
     # Iceberg's JDBC and REST clients raise the same for a failed request and for a lost response.
     "CommitStateUnknownException": FailureKind.OUTCOME_UNKNOWN,
@@ -166,15 +170,18 @@ def to_error(error: BaseException, *, catalog: str, table: object) -> errors.Flo
             return errors.CatalogAuthenticationError(catalog, reason=f"Spark was refused ({name})")
         case FailureKind.NO_CATALOG:
             return errors.CatalogConnectionError(catalog, reason=f"Spark got no response ({name})")
-        case FailureKind.STORAGE_REFUSES:
-            return errors.WriteError(
+        case FailureKind.STORAGE_REFUSES | FailureKind.STORAGE_FULL:
+            denied = (
                 f"The storage of '{table}' denied access to Spark ({name}). "
-                "Check the permissions of the warehouse location and the storage credentials.",
-                table=table,
+                "Check the permissions of the warehouse location and the storage credentials."
             )
-        case FailureKind.STORAGE_FULL:
-            return errors.WriteError(
-                f"The storage of '{table}' is full, according to Spark ({name}). Free some space, then run it again.",
+            full = f"The storage of '{table}' is full, according to Spark ({name}). Free some space, then run it again."
+            return errors.WriteError(denied if kind is FailureKind.STORAGE_REFUSES else full, table=table)
+        case FailureKind.INEXACT_NUMBER:
+            column = _INEXACT_COLUMN.search("\n".join(_texts(error)))
+            return errors.ValidationError(
+                f"Column {column[1] if column else 'of integers'} for '{table}' holds values that the table's float "
+                "column cannot hold exactly. Round or cast the column before it is written.",
                 table=table,
             )
         case FailureKind.NO_RUNTIME:

@@ -1,7 +1,11 @@
 """Iceberg filters as Spark SQL conditions.
 
 Both engines filter with the same PyIceberg expression, so they select the same rows. NULL matches no
-comparison, and NaN is not larger than anything.
+comparison, NaN is not larger than anything, and 0.0 equals -0.0.
+
+Spark knows that, but it passes the condition to Iceberg, which skips, replaces and deletes files by their partition, in
+an order of its own: NULL comes first and is less than any value, and -0.0 is less than 0.0. So NULL is excluded
+explicitly, and a zero is compared as the range of both.
 """
 
 import re
@@ -24,18 +28,21 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN_TEXT: Final = re.compile(r"[\w .,:;/+-]*", re.ASCII)
 
 
-def to_condition(row_filter: BooleanExpression, schema: Schema) -> str:
+def to_condition(row_filter: BooleanExpression, schema: Schema, *, for_overwrite: bool = False) -> str:
     """Translate an unbound filter for `expr()` and SQL statements; the schema's types decide the literals.
+
+    Iceberg's Java compares UUIDs as numbers with a sign, and skips files that have the rows. Conditions on them are
+    written so that Spark evaluates them itself, which only an overwrite cannot do.
 
     Raises:
         EngineCapabilityError: A column has a type that Spark does not support.
     """
-    return visit(bind(schema, row_filter, case_sensitive=True), _ToCondition(schema))
+    return visit(bind(schema, row_filter, case_sensitive=True), _ToCondition(schema, for_overwrite=for_overwrite))
 
 
 class _ToCondition(BoundBooleanExpressionVisitor[str]):
-    def __init__(self, schema: Schema) -> None:
-        self._paths = column_paths(schema)
+    def __init__(self, schema: Schema, *, for_overwrite: bool) -> None:
+        self._paths, self._for_overwrite = column_paths(schema), for_overwrite
 
     def visit_true(self) -> str:
         return "TRUE"
@@ -65,40 +72,62 @@ class _ToCondition(BoundBooleanExpressionVisitor[str]):
         return f"({self._column(term)} IS NOT NULL AND NOT isnan({self._column(term)}))"
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> str:
-        return f"{self._column(term)} IN ({self._list(term, literals)})"
+        others = {literal for literal in literals if not _is_zero(term, literal)}
+        listed = [f"{self._column(term)} IN ({self._list(term, others)})"] if others else []
+        zero = [self.visit_equal(term, 0.0)] if len(others) < len(literals) else []
+        return f"({' OR '.join([*listed, *zero])})"
 
     def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> str:
-        return f"{self._column(term)} NOT IN ({self._list(term, literals)})"
+        others = {literal for literal in literals if not _is_zero(term, literal)}
+        listed = [f"{self._column(term)} NOT IN ({self._list(term, others)})"] if others else []
+        zero = [self.visit_not_equal(term, 0.0)] if len(others) < len(literals) else []
+        return self._unless_null(term, " AND ".join([*listed, *zero]))
 
     def visit_equal(self, term: BoundTerm, literal: Any) -> str:
+        if _is_zero(term, literal):
+            column = self._column(term)
+            return f"({column} >= {self._literal(term, -0.0)} AND {column} <= {self._literal(term, 0.0)})"
         return f"{self._column(term)} = {self._literal(term, literal)}"
 
     def visit_not_equal(self, term: BoundTerm, literal: Any) -> str:
-        return f"{self._column(term)} <> {self._literal(term, literal)}"
+        if _is_zero(term, literal):
+            column = self._column(term)
+            either = f"({column} < {self._literal(term, -0.0)} OR {column} > {self._literal(term, 0.0)})"
+            return self._unless_null(term, either)
+        return self._unless_null(term, f"{self._column(term)} <> {self._literal(term, literal)}")
 
     def visit_greater_than_or_equal(self, term: BoundTerm, literal: Any) -> str:
-        return self._unless_nan(term, f"{self._column(term)} >= {self._literal(term, literal)}")
+        lowest = -0.0 if _is_zero(term, literal) else literal
+        return self._unless_nan(term, f"{self._column(term)} >= {self._literal(term, lowest)}")
 
     def visit_greater_than(self, term: BoundTerm, literal: Any) -> str:
-        return self._unless_nan(term, f"{self._column(term)} > {self._literal(term, literal)}")
+        highest = 0.0 if _is_zero(term, literal) else literal
+        return self._unless_nan(term, f"{self._column(term)} > {self._literal(term, highest)}")
 
     def visit_less_than(self, term: BoundTerm, literal: Any) -> str:
-        return f"{self._column(term)} < {self._literal(term, literal)}"
+        lowest = -0.0 if _is_zero(term, literal) else literal
+        return self._unless_null(term, f"{self._column(term)} < {self._literal(term, lowest)}")
 
     def visit_less_than_or_equal(self, term: BoundTerm, literal: Any) -> str:
-        return f"{self._column(term)} <= {self._literal(term, literal)}"
+        highest = 0.0 if _is_zero(term, literal) else literal
+        return self._unless_null(term, f"{self._column(term)} <= {self._literal(term, highest)}")
 
     def visit_starts_with(self, term: BoundTerm, literal: Any) -> str:
         return f"startswith({self._column(term)}, {self._literal(term, literal)})"
 
     def visit_not_starts_with(self, term: BoundTerm, literal: Any) -> str:
-        return f"NOT {self.visit_starts_with(term, literal)}"
+        return self._unless_null(term, f"NOT {self.visit_starts_with(term, literal)}")
 
     def _column(self, term: BoundTerm) -> str:
-        return quote(*self._paths[term.ref().field.field_id])
+        column = quote(*self._paths[term.ref().field.field_id])
+        is_uuid = isinstance(term.ref().field.field_type, iceberg.UUIDType)
+        return f"concat({column}, '')" if is_uuid and not self._for_overwrite else column
+
+    def _unless_null(self, term: BoundTerm, comparison: str) -> str:
+        return f"({self._column(term)} IS NOT NULL AND {comparison})"
 
     def _unless_nan(self, term: BoundTerm, comparison: str) -> str:
-        if not isinstance(term.ref().field.field_type, iceberg.FloatType | iceberg.DoubleType):
+        if not _is_float(term):
             return comparison
         return f"({comparison} AND NOT isnan({self._column(term)}))"
 
@@ -108,6 +137,14 @@ class _ToCondition(BoundBooleanExpressionVisitor[str]):
     def _literal(self, term: BoundTerm, literal: Any) -> str:
         # PyIceberg passes a literal or its bare value, depending on the predicate.
         return to_sql_literal(getattr(literal, "value", literal), term.ref().field.field_type)
+
+
+def _is_float(term: BoundTerm) -> bool:
+    return isinstance(term.ref().field.field_type, iceberg.FloatType | iceberg.DoubleType)
+
+
+def _is_zero(term: BoundTerm, literal: Any) -> bool:
+    return _is_float(term) and getattr(literal, "value", literal) == 0
 
 
 def to_sql_literal(value: Any, column_type: iceberg.IcebergType) -> str:

@@ -5,13 +5,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+import pyarrow as pa
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyspark.sql import Column, DataFrame, functions as F, types as spark  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.models import WriteMode
-from floe_dagster_iceberg.spark.errors import NULL_IN_REQUIRED_COLUMN, SPARK_ERRORS
+from floe_dagster_iceberg.spark.errors import INEXACT_NUMBER, NULL_IN_REQUIRED_COLUMN, SPARK_ERRORS
+from floe_dagster_iceberg.spark.filters import to_sql_literal
 from floe_dagster_iceberg.spark.jobs import run_action
 from floe_dagster_iceberg.spark.row_scope import OutsideCount, SparkPartitionCheck
 from floe_dagster_iceberg.spark.statements import arrange
@@ -20,21 +22,22 @@ from floe_dagster_iceberg.table.write.upsert import check_keys, null_keys_error,
 from floe_dagster_iceberg.table.write.write import TableWrite
 
 
-def _check_key_values(table: str, frame: DataFrame, keys: Sequence[str]) -> None:
-    """Refuse keys that are NULL or appear twice, in one job."""
+def _check_key_values(table: str, frame: DataFrame, keys: Sequence[str]) -> int:
+    """Refuse keys that are NULL or appear twice, in one job; the number of rows."""
     grouped = frame.groupBy(*(F.col(quote(key)).alias(f"key_{number}") for number, key in enumerate(keys)))
     nulls = [
         F.sum(F.when(F.col(f"key_{number}").isNull(), F.col("n")).otherwise(0)).alias(f"nulls_{number}")
         for number in range(len(keys))
     ]
     repeated = F.sum(F.col("n") - 1).alias("repeated")
-    counted = grouped.agg(F.count(F.lit(1)).alias("n")).agg(repeated, *nulls)
+    counted = grouped.agg(F.count(F.lit(1)).alias("n")).agg(repeated, F.sum("n").alias("rows"), *nulls)
     found: Any = run_action(frame.sparkSession, counted.first)
     for number, key in enumerate(keys):
         if rows := found[f"nulls_{number}"]:
             raise null_keys_error(table, key, rows=rows)
     if rows := found["repeated"]:
         raise repeated_keys_error(table, keys, rows=rows)
+    return int(found["rows"] or 0)
 
 
 # Spark needs some value that is not NULL after `raise_error`.
@@ -48,13 +51,25 @@ _NEVER_USED: Final[Mapping[type[iceberg.IcebergType], Any]] = {
 
 
 def conform(frame: DataFrame, schema: Schema) -> DataFrame:
-    """Select exactly the columns of a schema; missing ones are NULL, narrower types are widened."""
+    """Select exactly the columns of a schema; missing ones have their default or NULL, narrower types are widened."""
     have = {field.name: field.dataType for field in frame.schema.fields}
-    columns = [
-        _conform(F.col(quote(field.name)), have.get(field.name), field.field_type).alias(field.name)
-        for field in schema.fields
-    ]
+    columns = [_column(field, have.get(field.name)).alias(field.name) for field in schema.fields]
     return frame.select(*columns)
+
+
+def _column(field: iceberg.NestedField, have: spark.DataType | None) -> Column:
+    if have is None and field.write_default is not None:
+        return F.expr(to_sql_literal(field.write_default, field.field_type))
+    converted = _conform(F.col(quote(field.name)), have, field.field_type)
+    is_float = isinstance(field.field_type, iceberg.FloatType | iceberg.DoubleType)
+    return _exact(field.name, converted) if is_float and isinstance(have, spark.IntegralType) else converted
+
+
+def _exact(name: str, converted: Column) -> Column:
+    """Fail the job where a float does not hold an integer exactly."""
+    integer, failure = F.col(quote(name)), F.raise_error(F.lit(f"{INEXACT_NUMBER}{quote(name)}"))
+    is_exact = integer.isNull() | (converted.try_cast("bigint") == integer)
+    return F.when(is_exact, converted).otherwise(failure)
 
 
 def _refuse_nulls(frame: DataFrame, schema: Schema) -> DataFrame:
@@ -130,7 +145,7 @@ class FrameRows:
         self._write, self._name, self._table_schema = write, str(write.table), schema
         self.where = write.scope.expression(schema)
         self.partition_check = SparkPartitionCheck(write.scope, self._name, schema)
-        columns = to_arrow_schema(frame.schema, schema).empty_table()
+        columns = pa.Table.from_batches([], to_arrow_schema(frame.schema, schema))
         self.partition_check.check_columns(columns)
         self._schema = schema
         if write.mode is WriteMode.UPSERT:
@@ -139,10 +154,12 @@ class FrameRows:
         self._rows = conform(_computed_by_executors(frame), self._schema)
         self._cached: DataFrame | None = None
         self._outside: OutsideCount | None = None
+        # Of an upsert, once it is checked.
+        self.row_count = 0
 
     def fits(self, schema: Schema) -> bool:
-        """Whether the rows have the columns of this schema."""
-        return schema.fields == self._table_schema.fields
+        """Whether the rows have the columns of this schema, whatever ids Spark has given new ones."""
+        return _shape(schema) == _shape(self._table_schema)
 
     def check(self) -> None:
         """Check the rows in separate jobs.
@@ -157,7 +174,7 @@ class FrameRows:
         self._outside = self.partition_check.count(self._rows)
         rows = self.partition_check.filter_counted(self._rows, self._outside)
         if self._write.mode is WriteMode.UPSERT:
-            _check_key_values(self._name, rows, self._write.keys)
+            self.row_count = _check_key_values(self._name, rows, self._write.keys)
 
     def close(self) -> None:
         """Release cached rows."""
@@ -193,6 +210,10 @@ class FrameRows:
         counted = self._rows.agg(*(F.count_if(F.col(quote(name)).isNull()) for name in columns))
         found = run_action(self._rows.sparkSession, counted.first)
         return {} if found is None else dict(zip(columns, found, strict=True))
+
+
+def _shape(schema: Schema) -> list[tuple[str, str, bool]]:
+    return [(field.name, to_spark_type(field.field_type), field.required) for field in schema.fields]
 
 
 def _computed_by_executors(frame: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Iceberg's maintenance procedures, called through a Spark session.
+"""Iceberg's procedures, called through a Spark session.
 
 Values are passed as parameters, so the text of a call has none and can be logged.
 """
@@ -120,6 +120,24 @@ class SparkProcedures:
         """List the locations of orphan files; nothing is deleted."""
         result = self._call("remove_orphan_files", table, {"older_than": older_than, "dry_run": True})
         return [str(row["orphan_file_location"]) for row in result.rows]
+
+    def create_changelog_view(
+        self,
+        table: TableIdentifier,
+        view: str,
+        *,
+        start: int | None,
+        end: int,
+        net_changes: bool = False,
+        identifier_columns: Sequence[str] = (),
+    ) -> None:
+        """Create a temporary view of the changes after one snapshot, or since the first, up to another."""
+        options = {"end-snapshot-id": end} if start is None else {"start-snapshot-id": start, "end-snapshot-id": end}
+        arguments: dict[str, Any] = {"changelog_view": view, "options": _options(options), "net_changes": net_changes}
+        if identifier_columns:
+            keys = sf.array(*(sf.lit(column) for column in identifier_columns))
+            arguments |= {"compute_updates": True, "identifier_columns": keys}
+        self._call("create_changelog_view", table, arguments)
 
     def set_properties(self, table: TableIdentifier, properties: Mapping[str, str]) -> None:
         pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())

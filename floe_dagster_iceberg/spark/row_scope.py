@@ -17,8 +17,7 @@ from floe_dagster_iceberg.errors import RowsOutsidePartitionError
 from floe_dagster_iceberg.spark.filters import column_paths, to_condition
 from floe_dagster_iceberg.spark.jobs import run_action
 from floe_dagster_iceberg.spark.types import quote
-from floe_dagster_iceberg.table.filter.partition_slice import column_values
-from floe_dagster_iceberg.table.filter.slice_literals import find_column
+from floe_dagster_iceberg.table.filter.partition_slice import column_values, find_column
 from floe_dagster_iceberg.table.write.row_scope import RowScope
 
 ROW_OUTSIDE_PARTITION: Final = "floe:row-outside-partition"

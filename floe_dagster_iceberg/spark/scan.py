@@ -12,7 +12,7 @@ from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, FailureKind, kind_of, redacted, to_error
 from floe_dagster_iceberg.spark.filters import to_condition
 from floe_dagster_iceberg.spark.frame_rows import conform
-from floe_dagster_iceberg.spark.types import quote, to_spark_schema
+from floe_dagster_iceberg.spark.types import check_types, quote, to_spark_schema
 from floe_dagster_iceberg.table.names import table_name
 from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, traced_step
 
@@ -30,6 +30,7 @@ def open_frame(
     snapshot_id: int | None,
     row_filter: BooleanExpression,
     columns: Sequence[str] = (),
+    only_added: bool = False,
 ) -> DataFrame:
     """Open a table as a DataFrame.
 
@@ -39,15 +40,16 @@ def open_frame(
         snapshot_id: Version to read; main as of now if None, no matter when the DataFrame is computed.
         row_filter: Rows to read.
         columns: Columns to read, dotted names for fields of structs; all if empty.
+        only_added: Read only the rows that the version added, which must be an append.
 
     Raises:
         ValidationError: A column does not exist.
         EngineCapabilityError: Spark cannot read one of the table's types, or has no Iceberg runtime.
     """
     schema = _schema_at(table, snapshot_id)
-    to_spark_schema(schema)
+    check_types(schema, table_name(table))
     version = _version_of_main(table) if snapshot_id is None else snapshot_id
-    reader = session.read if version is None else session.read.option("versionAsOf", str(version))
+    reader = session.read if version is None else session.read.options(**_version_options(table, version, only_added))
     name = table_name(table)
     try:
         frame = reader.table(quote(table.catalog.name, *table.name()))
@@ -61,10 +63,23 @@ def open_frame(
     return conform(frame, _selected(table, schema, columns)) if columns else frame
 
 
+def selected_schema(table: Table, snapshot_id: int | None, columns: Sequence[str] = ()) -> Schema:
+    """The schema of the DataFrame that `open_frame` opens."""
+    schema = _schema_at(table, snapshot_id)
+    return _selected(table, schema, columns) if columns else schema
+
+
 def empty_frame(session: SparkSession, schema: Schema, columns: Sequence[str] = ()) -> DataFrame:
     """Create a DataFrame without rows that has the columns of a schema."""
     fields = [field for field in schema.fields if not columns or field.name in columns]
     return session.createDataFrame([], to_spark_schema(Schema(*fields)) or "")
+
+
+def _version_options(table: Table, version: int, only_added: bool) -> dict[str, str]:  # noqa: FBT001 - of the caller
+    snapshot = table.metadata.snapshot_by_id(version)
+    if only_added and snapshot is not None and snapshot.parent_snapshot_id is not None:
+        return {"start-snapshot-id": str(snapshot.parent_snapshot_id), "end-snapshot-id": str(version)}
+    return {"versionAsOf": str(version)}
 
 
 def _version_of_main(table: Table) -> int | None:

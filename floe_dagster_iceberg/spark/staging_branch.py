@@ -21,9 +21,15 @@ from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, point_ref
 from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit
+from floe_dagster_iceberg.table.commit.commit import (
+    CommitBudget,
+    CommitterProvider,
+    commit,
+    commits_metadata,
+)
 from floe_dagster_iceberg.table.commit.refs import create_ref, new_branch, remove_ref
-from floe_dagster_iceberg.table.filter.file_pruning import FileMatcher
+from floe_dagster_iceberg.table.filter.row_filter import FileMatcher
+from floe_dagster_iceberg.table.names import table_name
 
 PREFIX: Final = "floe-staging-"
 
@@ -52,40 +58,50 @@ def _files_that_may_match(table: Table, snapshot: Snapshot, where: BooleanExpres
 
 
 @contextmanager
-def staging_branch(table: Table, name: str, base: Snapshot, budget: CommitBudget) -> Iterator[str]:
+def staging_branch(
+    table: Table, name: str, base: Snapshot, budget: CommitBudget, through: CommitterProvider
+) -> Iterator[str]:
     """Create a branch at a snapshot. It is removed if the body fails."""
     branch = f"{PREFIX}{uuid.uuid4().hex}"
 
     def stage(transaction: TableTransaction) -> None:
         create_ref(transaction, name, branch, base.snapshot_id, new_branch(base.snapshot_id))
 
-    commit(table, stage, budget=budget)
+    commit(table, stage, budget=budget, through=through)
     try:
         yield branch
     except BaseException:
-        _remove(table, name, branch, budget)
+        _remove(table, name, branch, budget, through)
         raise
 
 
-def publish(table: Table, *, staged: str, target: str, base: Snapshot, budget: CommitBudget) -> None:
-    """Move the target branch to the head of the staging branch and remove that, in one commit.
+def publish(
+    table: Table, *, staged: str, target: str, base: Snapshot, budget: CommitBudget, through: CommitterProvider
+) -> None:
+    """Move the target branch to the head of the staging branch and remove that.
+
+    In one commit, or in two if Spark makes them: then the target moves first, and readers see no difference.
 
     Raises:
         BranchMovedError: The target moved away from `base`; nothing was changed.
         CommitOutcomeUnknownError: The catalog went away in the middle.
     """
-    commit(table, partial(_stage_move, staged=staged, target=target, base=base), budget=budget)
+    at_once = commits_metadata(table)
+    move = partial(_stage_move, staged=staged, target=target, base=base, removes_staged=at_once)
+    commit(table, move, budget=budget, through=through)
+    if not at_once:
+        _remove(table, table_name(table), staged, budget, through)
 
 
-def _stage_move(transaction: TableTransaction, *, staged: str, target: str, base: Snapshot) -> None:
+def _stage_move(
+    transaction: TableTransaction, *, staged: str, target: str, base: Snapshot, removes_staged: bool
+) -> None:
     refs = transaction.table_metadata.refs
     if target not in refs or refs[target].snapshot_id != base.snapshot_id:
         raise BranchMovedError
+    removal = [RemoveSnapshotRefUpdate(ref_name=staged)] if removes_staged else []
     transaction.stage(
-        [
-            point_ref(target, refs[target].model_copy(update={"snapshot_id": refs[staged].snapshot_id})),
-            RemoveSnapshotRefUpdate(ref_name=staged),
-        ],
+        [point_ref(target, refs[target].model_copy(update={"snapshot_id": refs[staged].snapshot_id})), *removal],
         [
             AssertRefSnapshotId(ref=target, snapshot_id=base.snapshot_id),
             AssertRefSnapshotId(ref=staged, snapshot_id=refs[staged].snapshot_id),
@@ -93,11 +109,12 @@ def _stage_move(transaction: TableTransaction, *, staged: str, target: str, base
     )
 
 
-def _remove(table: Table, name: str, branch: str, budget: CommitBudget) -> None:
+def _remove(table: Table, name: str, branch: str, budget: CommitBudget, through: CommitterProvider) -> None:
     try:
         with translate_errors(table.catalog.name, table=name):
             table.refresh()
-        commit(table, lambda transaction: remove_ref(transaction, name, branch), budget=budget)
+        commit(table, lambda transaction: remove_ref(transaction, name, branch), budget=budget, through=through)
     except FloeStorageError:
-        # Published after all, or the catalog is unreachable: the first failure is the one to report.
+        # Published after all, or the catalog is unreachable: the first failure is the one to report. A branch that
+        # stays keeps its snapshots until it is removed.
         return

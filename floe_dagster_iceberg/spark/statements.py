@@ -12,7 +12,7 @@ from pyiceberg.partitioning import PartitionField
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
-from pyspark.sql import Column, DataFrame, DataFrameWriterV2, SparkSession, functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import Column, DataFrame, DataFrameWriterV2, SparkSession, functions as F, types as spark  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.models import TableIdentifier
 from floe_dagster_iceberg.spark.filters import column_paths
@@ -63,10 +63,17 @@ def append(frame: DataFrame, target: WriteTarget) -> None:
 
 
 @traced_step("overwrite", _describe)
-def replace(frame: DataFrame, target: WriteTarget, condition: str, *, since: Snapshot | None) -> None:
-    """Replace the rows that meet a condition. Fails if another writer changed them after a snapshot."""
-    writer = _writer(frame, target).option("isolation-level", "serializable")
-    if since is not None:
+def replace(
+    frame: DataFrame, target: WriteTarget, condition: str, *, since: Snapshot | None, last_write_wins: bool = False
+) -> None:
+    """Replace the rows that meet a condition.
+
+    Fails if another writer changed them after a snapshot, unless the last write wins: then those are replaced too.
+    """
+    writer = _writer(frame, target)
+    if not last_write_wins:
+        writer = writer.option("isolation-level", "serializable")
+    if since is not None and not last_write_wins:
         writer = writer.option("validate-from-snapshot-id", str(since.snapshot_id))
     run_action(frame.sparkSession, lambda: writer.overwrite(F.expr(condition)))
 
@@ -94,9 +101,25 @@ def merge(frame: DataFrame, target: WriteTarget, keys: Sequence[str], condition:
     # Not as SQL: Spark 4.1 cannot plan a MERGE from a view of a DataFrame that reads a table.
     statement = frame.toDF(*ours.values()).mergeInto(target.name, F.expr(f"{matched} AND ({condition})"))
     if updated:
-        statement = statement.whenMatched().update(updated)
+        statement = statement.whenMatched(_differs(frame, ours, keys)).update(updated)
     with _session_conf(frame.sparkSession, target):
         run_action(frame.sparkSession, statement.whenNotMatched().insert(assigned).merge)
+
+
+def _differs(frame: DataFrame, ours: Mapping[str, str], keys: Sequence[str]) -> Column | None:
+    """Whether a matched row has other values than the table; None if Spark cannot compare them."""
+    equal = []
+    for field in frame.schema.fields:
+        if field.name in keys:
+            continue
+        if "map<" in field.dataType.simpleString() or isinstance(field.dataType, spark.VariantType):
+            return None
+        there, here = quote(field.name), ours[field.name]
+        if isinstance(field.dataType, spark.FractionalType):
+            # As text, 0.0 differs from -0.0.
+            there, here = f"CAST({there} AS STRING)", f"CAST({here} AS STRING)"
+        equal.append(f"{there} <=> {here}")
+    return F.expr(f"NOT ({' AND '.join(equal)})")
 
 
 def arrange(frame: DataFrame, table: Table, catalog: str, sort_by: Sequence[str]) -> DataFrame:
@@ -105,7 +128,9 @@ def arrange(frame: DataFrame, table: Table, catalog: str, sort_by: Sequence[str]
     Spark clusters by itself, but loses the order.
     """
     paths = column_paths(table.schema())
-    partition = [_partition_value(field, quote(*paths[field.source_id]), catalog) for field in table.spec().fields]
+    # The column of a field that was removed from a spec may be gone.
+    fields = [field for field in table.spec().fields if not isinstance(field.transform, transforms.VoidTransform)]
+    partition = [_partition_value(field, quote(*paths[field.source_id]), catalog) for field in fields]
     order = [*partition, *(F.col(quote(name)) for name in sort_by)]
     mode = table.properties.get("write.distribution-mode", "hash" if partition else "none")
     if mode == "range":

@@ -9,6 +9,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyspark.sql import types as spark
 
+from floe_dagster_iceberg._pyiceberg.foreign_types import VARIANT, ForeignArrowType, ForeignType
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.models import TableIdentifier
 from floe_dagster_iceberg.table.arrow_input import to_storable_schema
@@ -94,6 +95,8 @@ def _to_arrow(kind: spark.DataType, like: iceberg.IcebergType | None, path: str)
             return pa.uuid()
         case spark.BinaryType(), iceberg.FixedType():
             return pa.binary(len(like))
+        case spark.VariantType(), _ if "." not in path:
+            return ForeignArrowType(VARIANT)
         case spark.DecimalType(), _:
             return pa.decimal128(kind.precision, kind.scale)
         case spark.StructType() | spark.ArrayType() | spark.MapType(), _:
@@ -124,6 +127,8 @@ def to_spark_type(kind: iceberg.IcebergType) -> str:
         EngineCapabilityError: Spark does not support it.
     """
     match kind:
+        case ForeignType() if str(kind) == VARIANT:
+            return "VARIANT"
         case iceberg.DecimalType():
             return f"DECIMAL({kind.precision}, {kind.scale})"
         case iceberg.StructType():
@@ -147,3 +152,23 @@ def to_spark_schema(schema: Schema) -> str:
         EngineCapabilityError: Spark does not support one of the types.
     """
     return ", ".join(f"{quote(field.name)} {to_spark_type(field.field_type)}" for field in schema.fields)
+
+
+def check_types(schema: Schema, table: object) -> None:
+    """Check that Spark has the types of all columns; it loads no table that has another one.
+
+    Raises:
+        EngineCapabilityError: With the name of the column.
+    """
+    for field in schema.fields:
+        try:
+            to_spark_type(field.field_type)
+        except EngineCapabilityError:
+            kind = field.field_type
+            raise EngineCapabilityError(
+                f"Spark cannot read or write columns of type {kind}, such as '{field.name}' of '{table}'. Use Arrow, "
+                "which reads the table, and writes format versions 1 and 2.",
+                engine="spark",
+                table=table,
+                reason=f"column '{field.name}' is of type {kind}, which Spark does not have",
+            ) from None

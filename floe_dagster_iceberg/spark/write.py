@@ -15,18 +15,28 @@ from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.models import SnapshotInfo, WriteMode
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.spark import staging_branch as staging, statements
+from floe_dagster_iceberg.spark.committer import SparkCommitter
 from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, FailureKind, kind_of, name_of, redacted, to_error
+from floe_dagster_iceberg.spark.filters import to_condition
 from floe_dagster_iceberg.spark.frame_rows import FrameRows
-from floe_dagster_iceberg.spark.types import to_arrow_schema
-from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit
+from floe_dagster_iceberg.spark.types import check_types, to_arrow_schema
+from floe_dagster_iceberg.table.commit.commit import NEWEST_FORMAT_OF_PYICEBERG, CommitBudget, commit
 from floe_dagster_iceberg.table.commit.refs import fork_branch, head_of, remove_ref
+from floe_dagster_iceberg.table.filter.row_filter import compares_uuids
+from floe_dagster_iceberg.table.schema.convert import check_format_version
 from floe_dagster_iceberg.table.schema.reconcile import ColumnChange, apply_changes, reconcile
 from floe_dagster_iceberg.table.write.exactly_once import find_committed_write
+from floe_dagster_iceberg.table.write.upsert import UpsertCounts
 from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult, stage_properties
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
 # After these nothing was sent to the catalog, so there is no snapshot to look for.
-_BEFORE_THE_COMMIT = (FailureKind.ROW_OUTSIDE, FailureKind.NULL_IN_REQUIRED, FailureKind.PARTIAL_MATCH)
+_BEFORE_THE_COMMIT = (
+    FailureKind.ROW_OUTSIDE,
+    FailureKind.NULL_IN_REQUIRED,
+    FailureKind.INEXACT_NUMBER,
+    FailureKind.PARTIAL_MATCH,
+)
 
 
 def write_rows(table: Table, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
@@ -38,9 +48,25 @@ def write_rows(table: Table, frame: DataFrame, write: TableWrite, budget: Commit
     return _WriteRun(table, frame, write, budget).run()
 
 
+def delete_rows(table: Table, no_rows: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
+    """Delete the rows of a write's scope; retries conflicts.
+
+    Args:
+        table: The table.
+        no_rows: An empty DataFrame with the table's columns.
+        write: Which rows go, and the properties of the snapshot.
+        budget: How often to try against other writers.
+
+    Raises:
+        FloeStorageError: As `exactly_once.write_once` says.
+    """
+    return _DeleteRun(table, no_rows, write, budget).run()
+
+
 class _WriteRun:
     def __init__(self, table: Table, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> None:
         self._table, self._frame, self._write, self._budget = table, frame, write, budget
+        self._committer = SparkCommitter(lambda: frame.sparkSession)
         self._name = str(write.table)
         self._attempts = 0
         self._changes: list[ColumnChange] = []
@@ -49,6 +75,7 @@ class _WriteRun:
         self._nulls: Mapping[str, int] = {}
 
     def run(self) -> TableWriteResult:
+        check_types(self._table.schema(), self._name)
         new_branch = self._write.branch not in {MAIN_BRANCH, *self._table.metadata.refs}
         try:
             while True:
@@ -83,9 +110,18 @@ class _WriteRun:
     def _stage_changes(self, transaction: TableTransaction) -> list[ColumnChange]:
         schema, write = transaction.table_metadata.schema(), self._write
         columns = to_arrow_schema(self._frame.schema, schema)
-        changes = reconcile(self._name, schema, columns, null_counts=self._nulls, mode=write.evolution)
+        changes = reconcile(
+            self._name,
+            schema,
+            columns,
+            null_count=self._nulls.get,
+            mode=write.evolution,
+            docs=write.column_docs,
+        )
         if changes:
             apply_changes(self._name, transaction, changes)
+            metadata = transaction.table_metadata
+            check_format_version(self._name, metadata.schema(), metadata.format_version)
         stage_properties(transaction, write.properties)
         return changes
 
@@ -99,8 +135,24 @@ class _WriteRun:
             fork_branch(transaction, branch, head_of(transaction.table_metadata, branch, self._name))
 
         with translate_errors(self._table.catalog.name, table=self._name):
-            commit(self._table, stage, budget=self._budget)
+            if self._needs_first_branch:
+                self._committer.create_first_branch(self._table, self._write.branch)
+            commit(self._table, stage, budget=self._budget, through=self._through)
         self._changes += changes
+
+    def _through(self) -> SparkCommitter:
+        return self._committer
+
+    @property
+    def _needs_first_branch(self) -> bool:
+        """Whether a branch is to be created in an empty table that PyIceberg cannot add a first snapshot to."""
+        metadata, branch = self._table.metadata, self._write.branch
+        is_new = branch != MAIN_BRANCH and branch not in metadata.refs
+        return (
+            is_new
+            and metadata.format_version > NEWEST_FORMAT_OF_PYICEBERG
+            and head_of(metadata, branch, self._name) is None
+        )
 
     def _send(self, rows: FrameRows) -> TableWriteResult | None:
         try:
@@ -131,21 +183,33 @@ class _WriteRun:
         elif write.mode is WriteMode.APPEND or isinstance(rows.where, AlwaysFalse):
             statements.append(rows.arranged(self._table), target)
         elif head is not None and (
-            self._through_branch or staging.has_partially_matching_file(self._table, head, rows.where)
+            self._through_branch
+            or compares_uuids(self._table.schema(), rows.where)
+            or staging.has_partially_matching_file(self._table, head, rows.where)
         ):
             self._replace_on_branch(rows, target, head)
         else:
-            statements.replace(rows.arranged(self._table), target, condition, since=head)
+            condition = to_condition(rows.where, self._table.schema(), for_overwrite=True)
+            statements.replace(
+                rows.arranged(self._table), target, condition, since=head, last_write_wins=write.last_write_wins
+            )
 
     def _replace_on_branch(self, rows: FrameRows, target: statements.WriteTarget, base: Snapshot) -> None:
-        with staging.staging_branch(self._table, self._name, base, self._budget) as branch:
+        with staging.staging_branch(self._table, self._name, base, self._budget, self._through) as branch:
             # Only the last snapshot is the write.
             before = replace(target, branch=branch, snapshot_properties=self._write.snapshot_properties)
             statements.delete(self._frame.sparkSession, before, rows.partition_check.condition)
             statements.append(rows.arranged(self._table), replace(target, branch=branch))
             self._refresh()
             try:
-                staging.publish(self._table, staged=branch, target=target.branch, base=base, budget=self._budget)
+                staging.publish(
+                    self._table,
+                    staged=branch,
+                    target=target.branch,
+                    base=base,
+                    budget=self._budget,
+                    through=self._through,
+                )
             except staging.BranchMovedError:
                 # Rows that were committed after this write began are not replaced; nor does Iceberg's own overwrite.
                 head = head_of(self._table.metadata, self._write.branch, self._name)
@@ -231,6 +295,7 @@ class _WriteRun:
             schema_changes=tuple(map(str, self._changes)),
             rows_outside=outside.rows,
             rows_dropped=rows.partition_check.dropped(outside),
+            upserted=_upserted(snapshot, rows.row_count) if self._write.mode is WriteMode.UPSERT else None,
         )
 
     def _remove_branch(self) -> None:
@@ -238,8 +303,29 @@ class _WriteRun:
         try:
             if self._find() is None:
                 commit(
-                    self._table, lambda staged: remove_ref(staged, self._name, self._write.branch), budget=self._budget
+                    self._table,
+                    lambda staged: remove_ref(staged, self._name, self._write.branch),
+                    budget=self._budget,
+                    through=self._through,
                 )
         except errors.FloeStorageError:
             # The first failure is the one to report; the branch holds what main holds.
             return
+
+
+def _upserted(snapshot: SnapshotInfo, rows: int) -> UpsertCounts | None:
+    """What MERGE did, as Iceberg has noted it in the snapshot; older versions of it do not."""
+    noted = [snapshot.summary.get(f"spark.merge-into.num-target-rows-{what}") for what in ("inserted", "updated")]
+    if None in noted:
+        return None
+    inserted, updated = (int(number or 0) for number in noted)
+    return UpsertCounts(inserted, updated, rows - inserted - updated)
+
+
+class _DeleteRun(_WriteRun):
+    """Removes rows and adds none."""
+
+    def _run_statements(self, rows: FrameRows) -> None:
+        write = self._write
+        target = statements.WriteTarget(self._table.catalog.name, write.table, write.summary_properties, write.branch)
+        statements.delete(self._frame.sparkSession, target, rows.partition_check.condition)

@@ -15,6 +15,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from floe_dagster_iceberg._pyiceberg.file_io import FloeFileIO
+from floe_dagster_iceberg._pyiceberg.metadata_errors import is_cut_off
 from floe_dagster_iceberg.errors import EngineCapabilityError
 
 # Object stores take tens of milliseconds per request, and many at a time.
@@ -69,6 +71,11 @@ def list_files(io: FileIO, location: str) -> list[StoredFile]:
     """
     root = location.rstrip("/")
     match io:
+        case PyArrowFileIO() if is_cut_off(root):
+            # Files of other tables would be listed.
+            raise EngineCapabilityError(
+                f"Files below '{root}' cannot be listed: PyIceberg ends paths at '?' and '#'.", engine="pyiceberg"
+            )
         case PyArrowFileIO():
             scheme, authority, path = io.parse_location(root, io.properties)
             filesystem = io.fs_by_scheme(scheme, authority)
@@ -134,7 +141,10 @@ def delete_files(io: FileIO, locations: Sequence[str]) -> list[str]:
 
 
 def delete_many(io: FileIO, locations: Sequence[str]) -> list[str]:
-    """Delete as many files as possible; returns those that are left."""
+    """Delete as many files as possible, in bulk where the storage can; returns those that are left."""
+    if len(locations) > 1 and isinstance(io, FloeFileIO):
+        # What is gone already is not an error, so that all files of a request that failed can be tried again.
+        locations = io.delete_in_bulk(locations)
 
     def delete(location: str) -> list[str]:
         left = delete_files(io, [location])

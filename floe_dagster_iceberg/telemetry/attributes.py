@@ -50,6 +50,8 @@ TABLES: Final = "tables"
 ATTEMPTS: Final = "commit.attempts"
 DEDUPLICATED: Final = "deduplicated"
 TABLE_CREATED: Final = "table.created"
+METADATA_LOCATION: Final = "metadata.location"
+METADATA_LOCATION_BEFORE: Final = "metadata.location.before"
 
 # The run that asked for it. Every operation of a run carries these, however deep.
 DAGSTER: Final = "dagster."

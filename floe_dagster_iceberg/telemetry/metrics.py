@@ -7,7 +7,7 @@ from typing import Any, Final, ParamSpec
 
 from opentelemetry import metrics
 
-from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceResult, SnapshotInfo, TableHealth
+from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceResult, TableHealth
 from floe_dagster_iceberg.telemetry import attributes as attrs
 
 P = ParamSpec("P")
@@ -76,11 +76,11 @@ def count_operation(operation: str, seconds: float, *, error_type: str | None = 
 
 
 @_harmless
-def count_written(snapshot: SnapshotInfo, attributes: dict[str, Any]) -> None:
-    """Count the rows and bytes that a commit added."""
+def count_written(attributes: dict[str, Any]) -> None:
+    """Count the rows and bytes that a commit added, by the attributes of its operation."""
     where = _where(attributes)
-    _records_written.add(snapshot.added_records, where)
-    _bytes_written.add(snapshot.added_bytes, where)
+    _records_written.add(attributes[attrs.RECORDS_ADDED], where)
+    _bytes_written.add(attributes[attrs.BYTES_ADDED], where)
 
 
 @_harmless

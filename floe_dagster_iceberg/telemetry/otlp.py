@@ -37,7 +37,7 @@ class ExportBackoff:
 
     @property
     def is_active(self) -> bool:
-        """Whether a request failed a moment ago."""
+        """Whether a request has just failed."""
         return time.monotonic() < self._until
 
     def record(self, *, succeeded: bool) -> None:

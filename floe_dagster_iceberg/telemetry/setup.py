@@ -123,11 +123,21 @@ def find_listener(logger: Any, level: int) -> Callable[..., None] | None:
         structlog = sys.modules.get("structlog")
         logger = structlog.get_logger(SCOPE) if structlog is not None and structlog.is_configured() else _logger
     if isinstance(logger, logging.Logger):
-        if not logger.isEnabledFor(level):
+        # Without a handler, Python would print a warning to standard error, before the exception that says the same.
+        if not logger.isEnabledFor(level) or not logger.hasHandlers():
             return None
         logger = _structured(logger, _process.log_format or os.environ.get(FORMAT_VARIABLE))
     listener: Callable[..., None] = getattr(logger, logging.getLevelName(level).lower())
     return listener
+
+
+def _render(logger: Any, method: str, event: Any) -> Any:
+    """A sentence if the event has one, with all fields as attribute `iceberg` of the log record; else all fields."""
+    import structlog  # noqa: PLC0415 - as below
+
+    if event.get("status") != "ok" or "message" not in event:
+        return structlog.processors.KeyValueRenderer(key_order=["event"])(logger, method, event)
+    return (event["message"],), {"extra": {"iceberg": dict(event)}}
 
 
 @functools.cache
@@ -141,7 +151,7 @@ def _structured(logger: logging.Logger, log_format: str | None) -> Any:
             structlog.processors.JSONRenderer(default=str),
         ]
     else:
-        processors = [structlog.processors.KeyValueRenderer(key_order=["event"])]
+        processors = [_render]
     return structlog.wrap_logger(logger, processors=processors, wrapper_class=structlog.stdlib.BoundLogger)
 
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 from opentelemetry import context as otel_context, trace
 from opentelemetry.trace import NonRecordingSpan, Span, Status, StatusCode, Tracer, format_span_id, format_trace_id
 
-from floe_dagster_iceberg.models import MaintenanceResult, SnapshotInfo, snapshot_properties
+from floe_dagster_iceberg.models import MaintenanceResult, SnapshotInfo, TableIdentifier, snapshot_properties
+from floe_dagster_iceberg.models.identifiers import join_parts, namespace_of
 from floe_dagster_iceberg.secrets import message_of, redact_attributes
 from floe_dagster_iceberg.telemetry import attributes as attrs, metrics
 from floe_dagster_iceberg.telemetry.setup import find_listener, start_prepared
@@ -25,6 +26,8 @@ class Operation:
     def __init__(self, name: str, span: Span, tracer: Tracer | None, attributes: dict[str, Any]) -> None:
         self.name, self.attributes = name, attributes
         self.parent = _running.get()
+        self.sentence: str | None = None
+        """What the operation did, for people who read a log; its duration is added."""
         self._span, self.tracer = span, tracer
         self._error: BaseException | None = None
 
@@ -81,6 +84,8 @@ class Operation:
         fields = {**redact_attributes(self.attributes), "duration_seconds": round(seconds, 4)}
         if error is not None:
             fields["message"] = message_of(error)
+        elif self.sentence is not None:
+            fields["message"] = f"{self.sentence}, {seconds:.2f} s"
         context = self._span.get_span_context()
         if context.is_valid:
             fields |= {"trace_id": format_trace_id(context.trace_id), "span_id": format_span_id(context.span_id)}
@@ -154,8 +159,13 @@ def annotate(attributes: Mapping[str, Any]) -> None:
 
 def describe_table(identifier: object) -> dict[str, Any]:
     """Return the attributes of a table, given as text, identifier or PyIceberg's tuple."""
-    name = ".".join(identifier) if isinstance(identifier, tuple) else str(identifier)
-    return {attrs.TABLE: name, attrs.NAMESPACE: name.rpartition(".")[0]}
+    match identifier:
+        case tuple():
+            return {attrs.TABLE: join_parts(identifier), attrs.NAMESPACE: join_parts(identifier[:-1])}
+        case TableIdentifier():
+            return {attrs.TABLE: str(identifier), attrs.NAMESPACE: identifier.namespace}
+        case _:
+            return {attrs.TABLE: str(identifier), attrs.NAMESPACE: namespace_of(str(identifier))}
 
 
 def describe_snapshot(snapshot: SnapshotInfo) -> dict[str, Any]:
@@ -213,7 +223,7 @@ def set_written_attributes(operation: Operation, result: Any) -> None:
     """Report and count what the snapshot that an operation returned did to the rows."""
     if isinstance(result, SnapshotInfo):
         operation.set_attributes(describe_written(result))
-        metrics.count_written(result, operation.attributes)
+        metrics.count_written(operation.attributes)
 
 
 def set_maintenance_attributes(operation: Operation, result: Any) -> None:

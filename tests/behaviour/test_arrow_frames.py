@@ -83,7 +83,7 @@ def test_other_spellings_of_a_type_are_no_change(arrow_warehouse: ArrowWarehouse
 
     result = arrow_warehouse.run(items)
 
-    assert shown(result, "items")["iceberg/schema_changes"] == []
+    assert "iceberg/schema_changes" not in shown(result, "items")
     assert arrow_warehouse.rows("items") == [("a", "x", noon), ("b", "x", noon)]
     columns = arrow_warehouse.table("items").schema().fields
     assert [str(column.field_type) for column in columns] == ["string", "string", "timestamp"]

@@ -46,6 +46,47 @@ def load(warehouse: Warehouse, numbers: AssetsDefinition, annotation: Any, **set
     return loaded[0]
 
 
+NAN = float("nan")
+ODD = pa.table(
+    {
+        "id": [1, 2, 3],
+        "rate": pa.array([1.5, NAN, None]),
+        "narrow": pa.array([NAN, 0.5, 0.5], pa.float32()),
+        "tags": [["a"], [], None],
+        "by": pa.array([None, [("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("row_filter", "ids"),
+    [
+        # Statistics of Parquet have no NaN, so every other value of the file is the same.
+        ("rate is nan", [2]),
+        ("rate != 1.5", [2]),
+        ("rate not in (1.5, 7.0)", [2]),
+        ("not (rate = 1.5)", [2]),
+        ("narrow is nan or id = 3", [1, 3]),
+        ("narrow = 0.5", [2, 3]),
+        ("narrow is not nan", [2, 3]),
+        ("tags is null", [3]),
+        ("by is not null and tags is not null", [2]),
+    ],
+)
+def test_nan_lists_and_maps_are_filtered(warehouse: Warehouse, row_filter: str, ids: list[int]) -> None:
+    @asset
+    def numbers() -> Any:
+        return warehouse.frame(ODD)
+
+    warehouse.run(numbers)
+
+    loaded = load(warehouse, numbers, warehouse.frame_type, row_filter=row_filter, columns=["id"])
+    assert sorted(warehouse.to_arrow(loaded)["id"].to_pylist()) == ids
+    assert sorted(warehouse.manager.scan("public.numbers", row_filter=row_filter)["id"].to_pylist()) == ids
+    warehouse.manager.delete("public.numbers", row_filter)
+    assert sorted(row[0] for row in warehouse.rows("numbers", "id")) == sorted({1, 2, 3} - set(ids))
+
+
 # What every engine loads, whatever it writes.
 ANNOTATIONS = [
     pa.Table,

@@ -1,6 +1,8 @@
 """What a run leaves in traces: one tree for each output and input, from which one finds the run and the snapshot."""
 
 import inspect
+import logging
+import re
 from typing import Any
 
 import pytest
@@ -9,8 +11,7 @@ from support.span_tree import SOME, SpanRecorder, SpanTree
 from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
-from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
-from floe_dagster_iceberg.io_managers.managers import IcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import IcebergIOManager, IcebergIOManagerBase
 from floe_dagster_iceberg.models import snapshot_properties
 
 REGIONS = StaticPartitionsDefinition(["eu", "us"])
@@ -222,12 +223,37 @@ def test_a_snapshot_leads_to_its_trace_and_its_run(warehouse: Warehouse, recorde
 
 
 @pytest.mark.requirement("S2-FR-043")
-def test_dagster_shows_one_event_for_each_output(warehouse: Warehouse, recorder: SpanRecorder) -> None:
+def test_dagster_shows_one_sentence_for_each_output(
+    warehouse: Warehouse, recorder: SpanRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     result = warehouse.run(sales(warehouse), "eu")
 
-    entries = [entry for entry in warehouse.instance.all_logs(result.run_id) if "iceberg." in entry.user_message]
-    (entry,) = entries
-    (trace_id,) = recorder.trace_ids()
+    (entry,) = [entry for entry in warehouse.instance.all_logs(result.run_id) if "snapshot" in entry.user_message]
+    snapshot = warehouse.table("sales").metadata.current_snapshot_id
     assert (entry.level, entry.step_key) == (20, "sales")
-    for field in ("event='iceberg.handle_output'", "records_added=2", f"trace_id='{trace_id}'", "dagster_run_id="):
-        assert field in entry.user_message
+    # As in: public.sales eu: 2 rows in 1 file (1.2 KiB), snapshot 6625, 0.02 s
+    assert re.fullmatch(
+        rf"public\.sales eu: 2 rows in 1 file \([\d.]+ K?i?B\), snapshot {snapshot}, \d+\.\d\d s", entry.user_message
+    )
+    (record,) = [record for record in caplog.records if hasattr(record, "iceberg")]
+    (trace_id,) = recorder.trace_ids()
+    fields = record.iceberg
+    assert (fields["event"], fields["records_added"], fields["trace_id"]) == ("iceberg.handle_output", 2, trace_id)
+    assert fields["dagster_run_id"] == result.run_id
+
+
+def test_dagster_shows_one_sentence_for_each_input(warehouse: Warehouse) -> None:
+    @asset
+    def report(sales: Any) -> Any:
+        return sales
+
+    warehouse.run(sales(warehouse), "eu")
+    result = warehouse.run([sales(warehouse), report], selection=[report])
+
+    (entry,) = [
+        each for each in warehouse.instance.all_logs(result.run_id) if each.user_message.startswith("public.sales")
+    ]
+    assert re.fullmatch(
+        r"public\.sales \S+: (2 rows read|opened as pyspark\S*DataFrame), \d+\.\d\d s", entry.user_message
+    )

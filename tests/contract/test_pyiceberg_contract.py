@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 from private_symbols import private_names, used_symbols
 from pyiceberg import manifest
+from pyiceberg.avro import STRUCT_DOUBLE
+from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -21,11 +23,13 @@ from pyiceberg.expressions import visitors
 from pyiceberg.io import pyarrow as pyiceberg_arrow
 from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus
 from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, ManifestGroupPlanner, Table, Transaction, update
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import snapshot as snapshots, update_table_metadata, validate
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType
+from pyiceberg.transforms import IdentityTransform, TruncateTransform
+from pyiceberg.types import BinaryType, LongType
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from support.lake import Lake
 from support.table_facts import live_files
 
@@ -80,8 +84,9 @@ PRIVATE: dict[Any, dict[str, list[str] | None]] = {
         "_parquet_writer_kwargs": None,
         "_writer": None,
     },
+    pyiceberg_arrow.PyArrowFileIO: {"_initialize_s3_fs": ["netloc"]},
     manifest: {"_inherit_from_manifest": ["entry", "manifest"], "_manifest_cache": None},
-    manifest.ManifestWriter: {"_meta": None, "_output_file": None, "_schema": None, "_spec": None},
+    manifest.ManifestWriter: {"_meta": None, "_output_file": None, "_partitions": None, "_schema": None, "_spec": None},
     DataScan: {"_manifest_planner": None, "_plan_files_local": []},
     ManifestGroupPlanner: {
         "_build_manifest_evaluator": ["spec_id"],
@@ -111,6 +116,7 @@ PRIVATE: dict[Any, dict[str, list[str] | None]] = {
         "_compression": None,
         "_deleted_entries": [],
         "_existing_manifests": [],
+        "_io": None,
         "_manifests": [],
         "_operation": None,
         "_snapshot_id": None,
@@ -131,13 +137,18 @@ PRIVATE: dict[Any, dict[str, list[str] | None]] = {
     MetastoreCatalog: {
         "_parse_metadata_version": ["metadata_location"],
         "_update_and_stage_table": ["current_table", "table_identifier", "requirements", "updates"],
+        "_write_metadata": ["metadata", "io", "metadata_path"],
     },
-    SqlCatalog: {"_convert_orm_to_iceberg": ["orm_table"]},
+    SqlCatalog: {"_convert_orm_to_iceberg": ["orm_table"], "_iceberg_type_filter": []},
     RestCatalog: {
         "_auth_manager": None,
         "_create_session": [],
+        "_namespace_separator": None,
         "_resolve_storage_credentials": ["storage_credentials", "location"],
         "_response_to_staged_table": ["identifier_tuple", "table_response"],
+        "_response_to_table": ["identifier_tuple", "table_response"],
+        "_session": None,
+        "_split_identifier_for_path": ["identifier", "kind"],
     },
 }
 NAMED = [(owner, name, arguments) for owner, names in PRIVATE.items() for name, arguments in names.items()]
@@ -222,6 +233,7 @@ def test_nothing_of_pyiceberg_is_replaced_for_the_whole_process() -> None:
 
 SIGNATURES: dict[Any, list[str]] = {
     snapshots._SnapshotProducer.new_manifest_writer: ["spec"],
+    snapshots._SnapshotProducer.fetch_manifest_entry: ["manifest", "discard_deleted"],
     snapshots.CommitWindow.resolve: ["metadata", "base_id", "branch"],
     pyiceberg_arrow.ArrowProjectionVisitor.list: ["list_type", "list_array", "value_array"],
     pyiceberg_arrow.ArrowProjectionVisitor.map: ["map_type", "map_array", "key_result", "value_result"],
@@ -249,6 +261,14 @@ def test_the_pyiceberg_bugs_we_work_around_are_still_there() -> None:
     assert "mask" not in inspect.getsource(projection.list), "remove _NullSafeProjection.list"
     assert "mask" not in inspect.getsource(projection.map), "remove _NullSafeProjection.map"
     assert "is None" not in inspect.getsource(visitors.ResidualVisitor.visit_less_than), "remove _NullSafeResiduals"
+    double = new_decoder(STRUCT_DOUBLE.pack(0.1)).read_double()
+    assert double != 0.1, "remove _ExactDoubleReader"
+    dropped = PartitionSpec(PartitionField(source_id=9, field_id=1000, transform=IdentityTransform(), name="gone"))
+    (field,) = dropped.partition_type(Schema()).fields
+    with pytest.raises(IndexError):
+        AvroSchemaConversion().avro_to_iceberg(AvroSchemaConversion().iceberg_to_avro(Schema(field)))
+    with pytest.raises(ValueError, match="LargeBinary"):
+        TruncateTransform(2).pyarrow_transform(BinaryType())(pa.array([b"abc"], pa.large_binary()))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.plots import draw, draw_headline
 from benchmarks.report import format_number
 from benchmarks.results import Result
 
@@ -46,3 +47,27 @@ def test_a_row_says_what_was_measured(beginning: str) -> None:
 
 def test_none_of_it_comes_from_a_quick_run() -> None:
     assert not any(result_of(benchmark).quick for benchmark, *_ in ROWS.values())
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda file: file.stem)
+def test_a_plot_says_what_is_measured_and_names_the_contenders(file: Path, tmp_path: Path) -> None:
+    result = Result.load(file)
+
+    draw(result, tmp_path)
+
+    drawn = (tmp_path / f"{result.name}.svg").read_text()
+    assert result.about.strip().partition("\n")[0].removesuffix(".") in drawn
+    assert not re.search(r">\s*(peer|ours)\b", drawn)
+    assert (ROOT / "benchmarks" / "plots" / f"{result.name}.svg").read_text() == drawn
+
+
+def test_one_size_is_drawn_as_bars_and_the_readme_shows_one_chart(tmp_path: Path) -> None:
+    draw(result_of("import_time"), tmp_path)
+    draw_headline(result_of("write_partition"), tmp_path)
+
+    # Bars have their names below them and their values above, and no axis of sizes.
+    bars = (tmp_path / "import_time.svg").read_text()
+    assert "(no size)" not in bars
+    assert f">{format_number(round(result_of('import_time').curves[0].median(1, OURS) or 0, 2))}<" in bars
+    assert "Time to replace one day" in (tmp_path / "fast.svg").read_text()
+    assert "](benchmarks/plots/fast.svg)" in (ROOT / "README.md").read_text()

@@ -40,3 +40,9 @@ def test_a_spark_session_has_the_jvm_that_procedures_set_snapshot_properties_thr
     from pyspark.sql import SparkSession  # noqa: PLC0415 - only here
 
     assert "self._jvm" in inspect.getsource(SparkSession.__init__)
+
+
+def test_a_spark_session_has_the_java_session_that_reserved_properties_are_set_through() -> None:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only here
+
+    assert "self._jsparkSession" in inspect.getsource(SparkSession.__init__)

@@ -65,7 +65,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser, address: str) -> Iterator[DagsterPage]:
     # A machine with two cores is busy while a code location loads or a run starts.
     expect.set_options(timeout=PATIENCE)
-    tab = browser.new_page(viewport={"width": 1400, "height": 860})
+    tab = browser.new_page(viewport={"width": 1400, "height": 860}, device_scale_factor=2)
     tab.set_default_timeout(PATIENCE)
     yield DagsterPage(tab, address)
     tab.close()

@@ -1,6 +1,7 @@
 """What a person does in the Dagster UI: open a page, read it, fill the launchpad, take a picture."""
 
 from pathlib import Path
+from urllib.parse import quote
 
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
@@ -48,8 +49,23 @@ class DagsterPage:
         self.sees("departures")
         self.tab.mouse.click(340, 80)  # the list of groups merges away; its button has no name
 
-    def take_picture(self, name: str, *, of: Locator | None = None, size: tuple[int, int] | None = None) -> None:
-        """A screenshot for the README: of the page, of a part of it, or of its upper left corner."""
+    def open_graph_of(self, *assets: str) -> FloatRect:
+        """The lineage of a few assets, large enough to be read in a picture; returns where it is on the page."""
+        self.tab.set_viewport_size({"width": 1500, "height": 880})
+        self.tab.add_init_script("localStorage.setItem('asset-graph-direction', JSON.stringify('horizontal'))")
+        selection = quote(" or ".join(f'key:"{asset}"' for asset in assets), safe="")
+        self.open(f"/asset-groups~{selection}/")
+        self.sees("bronze")
+        self.tab.get_by_text("Hide navigation").locator("visible=true").first.click()
+        self.tab.keyboard.press("Alt+KeyE")  # all groups unfold
+        self.sees("departures")
+        # The graph is laid out for the page as it is now.
+        self.tab.reload()
+        self.sees("departures")
+        return FloatRect(x=400, y=115, width=1040, height=745)
+
+    def take_picture(self, name: str, *, of: Locator | None = None, clip: FloatRect | None = None) -> None:
+        """A screenshot for the README: of the page, or of a part of it."""
         IMAGES.mkdir(exist_ok=True)
         # What is still on its way would make every picture a different one.
         self.tab.wait_for_timeout(3_000)
@@ -57,5 +73,4 @@ class DagsterPage:
         if of is not None:
             of.screenshot(path=file, animations="disabled")
             return
-        clip = None if size is None else FloatRect(x=0, y=0, width=size[0], height=size[1])
         self.tab.screenshot(path=file, animations="disabled", clip=clip)

@@ -33,9 +33,32 @@ def test_a_run_from_the_launchpad_compacts_the_table(page: DagsterPage, demo: De
     page.launch(COMPACTION, compaction_of("shop.orders", dry_run=False))
     page.open("/assets/iceberg_maintenance/compaction")
 
-    page.sees("[Show Markdown]").click()
     page.sees("12 → 1")
     assert demo.count_files("shop.orders") == 1
+
+
+@pytest.mark.requirement("D6")
+def test_materialize_all_plans_maintenance_and_changes_no_table(page: DagsterPage, demo: DemoFolder) -> None:
+    demo.write_small_files("shop.clicked", files=12)
+    before = demo.pointers("shop")
+
+    page.open("/asset-groups~group%3A%22iceberg_maintenance%22/")
+    page.sees("compaction")
+    page.tab.get_by_role("button", name="Materialize all").click()
+    # The run has been launched before the page is left.
+    page.tab.wait_for_timeout(6_000)
+    page.open("/assets/iceberg_maintenance/compaction")
+
+    page.sees("iceberg/how_to_run", minutes=4)
+    assert demo.pointers("shop") == before
+
+
+@pytest.mark.requirement("D6")
+def test_the_launchpad_of_a_job_shows_what_can_be_set(page: DagsterPage) -> None:
+    page.open(f"{LOCATION}/jobs/{COMPACTION}/playground")
+
+    for setting in ("tables", "dry_run", "engine"):
+        expect(page.tab.locator(".CodeMirror").first).to_contain_text(setting)
 
 
 @pytest.mark.requirement("D6")

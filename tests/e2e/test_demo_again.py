@@ -10,6 +10,6 @@ def test_a_second_run_of_the_demo_commits_nothing(demo: DemoFolder) -> None:
 
     printed = demo.build()
 
-    assert len(before) == 12
+    assert len(before) == 13
     assert demo.pointers("bronze", "silver", "gold") == before
     assert "Everything was up to date." in printed

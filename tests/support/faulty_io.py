@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any, Literal, Self
 
-from pyiceberg.io import OutputFile, OutputStream
+from pyiceberg.io import InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from support.lake import NAMESPACE, Lake
 from support.place import Place
 
 FAULTY_IO = {"py-io-impl": "support.faulty_io.FaultyFileIO"}
-Stage = Literal["create", "write", "delete"]
+Stage = Literal["create", "write", "delete", "read"]
 
 
 def disk_full() -> OSError:
@@ -27,7 +27,7 @@ def broken_disk() -> OSError:
 
 @dataclass
 class Fault:
-    """Goes off for the files of a pattern, from the k-th on: at their creation, first write or deletion."""
+    """Goes off for the files of a pattern, from the k-th on: at their creation, first write, deletion or opening."""
 
     pattern: str
     error: Callable[[], BaseException]
@@ -107,6 +107,10 @@ class FaultyFileIO(PyArrowFileIO):
     def new_output(self, location: str) -> OutputFile:
         file = super().new_output(location)
         return FaultyOutputFile(location, file._path, file._filesystem, file._buffer_size)
+
+    def new_input(self, location: str) -> InputFile:
+        _strike(location, "read")
+        return super().new_input(location)
 
     def delete(self, location: str | Any) -> None:
         _strike(location if isinstance(location, str) else location.location, "delete")

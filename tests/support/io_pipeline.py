@@ -8,6 +8,7 @@ storage is another folder, which several lakes share.
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from dagster import (
     AssetExecutionContext,
+    AssetIn,
     AssetSpec,
     DagsterInstance,
     Definitions,
@@ -29,6 +31,7 @@ from dagster import (
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
+from floe_dagster_iceberg.asset_settings import iceberg_settings
 from floe_dagster_iceberg.io_managers.create import create_io_manager
 from floe_dagster_iceberg.models import IcebergIOManagerConfig
 
@@ -112,16 +115,30 @@ def report(left: pa.Table) -> pa.Table:
     return pa.table({"rows": [left.num_rows]})
 
 
-def build_pipeline(folder: str) -> JobDefinition:
-    """The job on a folder's lake; Dagster keeps what it built, so the folder has to be named."""
+@asset(
+    ins={"left": AssetIn(metadata=iceberg_settings(changes="appends"))},
+    metadata=iceberg_settings(write_mode="append"),
+)
+def copy(left: pa.Table) -> pa.Table:
+    """What was added to a table since the last run, and a place to break after reading it."""
+    if _take("breakdowns.json") == "fail":
+        raise RuntimeError("it broke after reading")
+    return left
+
+
+def build_pipeline(folder: str, job: str = "pipeline") -> JobDefinition:
+    """A job on a folder's lake; Dagster keeps what it built, so the folder has to be named."""
     catalog = FaultyCatalog("floe", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
     return Definitions(
-        assets=[pair, report],
-        jobs=[define_asset_job("pipeline", executor_def=in_process_executor)],
+        assets=[pair, report, copy],
+        jobs=[
+            define_asset_job("pipeline", selection=[pair, report], executor_def=in_process_executor),
+            define_asset_job("follow", selection=[copy], executor_def=in_process_executor),
+        ],
         resources={"io_manager": create_io_manager(IcebergIOManagerConfig(), catalog)},
-    ).resolve_job_def("pipeline")
+    ).resolve_job_def(job)
 
 
 if __name__ == "__main__":
     with DagsterInstance.local_temp(os.environ[HOME]) as instance:
-        build_pipeline(str(lake())).execute_in_process(instance=instance)
+        build_pipeline(str(lake()), sys.argv[1]).execute_in_process(instance=instance)

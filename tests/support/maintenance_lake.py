@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from dagster import DagsterInstance, Definitions, ExecuteInProcessResult, MetadataValue
+from dagster import (
+    DagsterInstance,
+    Definitions,
+    ExecuteInProcessResult,
+    MetadataValue,
+    TableMetadataValue,
+    TextMetadataValue,
+)
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg.resources import IcebergResource
@@ -103,4 +110,19 @@ def run_asset(
 def metadata_of(result: ExecuteInProcessResult, name: str) -> dict[str, Any]:
     """Metadata of a maintenance asset's materialization, unwrapped."""
     [event] = result.asset_materializations_for_node(f"{GROUP}__{name}")
-    return {key: value.value if isinstance(value, MetadataValue) else value for key, value in event.metadata.items()}
+    return {key: _unwrapped(value) for key, value in event.metadata.items()}
+
+
+def _unwrapped(value: Any) -> Any:
+    """A plain value: a table as Markdown, and a count as a number also where it is shown as text."""
+    match value:
+        case TableMetadataValue():
+            rows = [tuple(record.data.values()) for record in value.records]
+            head = tuple(column.name for column in value.schema.columns)
+            return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (head, ("---",) * len(head), *rows))
+        case TextMetadataValue() if str(value.text).isdecimal():
+            return int(str(value.text))
+        case MetadataValue():
+            return value.value
+        case _:
+            return value

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
 from benchmarks.workers.streaming import peak_mib
+from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 MIB = 1024 * 1024
@@ -48,6 +50,14 @@ def _columns(rng: np.random.Generator, count: int, *, noise: bool) -> list[pa.Ar
     return [pa.array(rng.random(count)), pa.array(rng.integers(0, 2**62, count)), texts]
 
 
+def _open(folder: Path, store: dict[str, str] | None) -> Catalog:
+    uri = f"sqlite:///{folder}/catalog.db"
+    if store is None:
+        return SqlCatalog("floe", uri=uri, warehouse=f"file://{folder}/warehouse")
+    warehouse = store.pop("warehouse")
+    return IcebergResource(catalog_uri=uri, warehouse=warehouse, storage_type="s3", storage_properties=store).catalog
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -56,9 +66,9 @@ def main() -> None:
     parser.add_argument("--batch-rows", type=int, default=50_000)
     parser.add_argument("--target-mib", type=int, default=16)
     parser.add_argument("--noise", action="store_true")
+    parser.add_argument("--store", type=json.loads, help="settings of an S3 server that holds the warehouse")
     options = parser.parse_args()
-    uri, warehouse = f"sqlite:///{options.folder}/catalog.db", f"file://{options.folder}/warehouse"
-    with closing(SqlCatalog("floe", uri=uri, warehouse=warehouse)) as catalog:
+    with closing(_open(options.folder, options.store)) as catalog:
         catalog.create_namespace("bronze")
         manager = IcebergTableManager(catalog)
         target = {"write.target-file-size-bytes": str(options.target_mib * MIB)}

@@ -21,7 +21,7 @@ from pyspark.sql import (
 )
 from support.io_results import failure_of
 
-from floe_dagster_iceberg.io_managers.managers import SparkIcebergIOManager
+from floe_dagster_iceberg.io_managers.managers import IcebergIOManager, SparkIcebergIOManager
 from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
 from floe_dagster_iceberg.spark.jobs import is_connect, run_action
 from floe_dagster_iceberg.telemetry import Telemetry
@@ -45,6 +45,12 @@ EXPECTED = {
         "rows": [["eu", 10], ["eu", None], ["us", 2]],
         "refs": ["main"],
         "refused": "1 row for 'public.visits' lies outside the partition being written",
+    },
+    "sensors": {
+        "rows": [["eu", 1, None], ["us", 10, "x"]],
+        "refs": ["main", "v1"],
+        "format_version": 3,
+        "engine": "spark, because PyIceberg does not write format version 3",
     },
     "traced": {"snapshots": True, "jobs": True},
 }
@@ -77,6 +83,21 @@ def visits(config: Visits, pyspark: IcebergSparkResource) -> DataFrame:
     return pyspark.spark_session.sql(f"SELECT * FROM VALUES {', '.join(config.rows)} AS t(region, id)")  # noqa: S608
 
 
+class Sensors(dg.Config):
+    """The values of a partition or of all, in columns."""
+
+    columns: dict[str, list[Any]]
+
+
+@dg.asset(
+    partitions_def=dg.StaticPartitionsDefinition(["eu", "us"]),
+    metadata={"partition_expr": "region", "iceberg/format_version": 3, "iceberg/partition_spec": []},
+)
+def sensors(config: Sensors) -> pa.Table:
+    """Arrow rows of a table that only Spark can write, with all regions in one file."""
+    return pa.table(config.columns)
+
+
 def run(folder: str, spark: dict[str, Any]) -> dict[str, Any]:
     """The pipeline as part of a surrounding trace."""
     with TracerProvider().get_tracer("pipeline").start_as_current_span("pipeline") as span:
@@ -95,6 +116,7 @@ def _run(folder: str, spark: dict[str, Any], *, trace_id: str) -> dict[str, Any]
     dg.materialize([orders, revenue], selection=[revenue], resources=resources)
     facts = {name: _facts(iceberg, name) for name in ("orders", "revenue")}
     facts["visits"] = _out_of_the_ordinary(iceberg, resources)
+    facts["sensors"] = _handed_over(iceberg, pyspark)
     tables = [iceberg.catalog.load_table(f"public.{name}") for name in facts]
     stamps = {snapshot.summary["floe.trace-id"] for table in tables for snapshot in table.metadata.snapshots}
     return {**facts, "traced": {"snapshots": stamps == {trace_id}, "jobs": _tags_jobs(pyspark, trace_id)}}
@@ -129,6 +151,28 @@ def _out_of_the_ordinary(iceberg: IcebergResource, resources: dict[str, Any]) ->
         "rows": sorted(([*row.values()] for row in table.scan().to_arrow().to_pylist()), key=repr),
         "refs": sorted(table.metadata.refs),
         "refused": failure_of(refused, "visits").partition(" (")[0],
+    }
+
+
+def _handed_over(iceberg: IcebergResource, pyspark: IcebergSparkResource) -> dict[str, Any]:
+    """Arrow rows that Spark writes: a new table, a new column, a partition that shares a file; and a tag."""
+    resources = {"io_manager": IcebergIOManager(iceberg=iceberg, pyspark=pyspark)}
+
+    def sense(columns: dict[str, list[Any]], **partitions: Any) -> dg.ExecuteInProcessResult:
+        config = {"ops": {"sensors": {"config": {"columns": columns}}}}
+        return dg.materialize([sensors], resources=resources, run_config=config, **partitions)
+
+    both = {"dagster/asset_partition_range_start": "eu", "dagster/asset_partition_range_end": "us"}
+    sense({"region": ["eu", "us"], "id": [1, 2]}, tags=both)
+    done = sense({"region": ["us"], "id": [10], "note": ["x"]}, partition_key="us")
+    pyspark.table_manager.create_tag("public.sensors", "v1")
+    table = iceberg.catalog.load_table("public.sensors")
+    (shown,) = done.asset_materializations_for_node("sensors")
+    return {
+        "rows": sorted(([*row.values()] for row in table.scan().to_arrow().to_pylist()), key=repr),
+        "refs": sorted(table.metadata.refs),
+        "format_version": table.metadata.format_version,
+        "engine": shown.metadata["iceberg/engine"].value,
     }
 
 

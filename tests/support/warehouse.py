@@ -1,20 +1,26 @@
 """An empty lake and one engine to fill it with: what behaviour tests are written against."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
-from dagster import AssetsDefinition, DagsterInstance, ExecuteInProcessResult, materialize
+from dagster import AssetsDefinition, DagsterInstance, ExecuteInProcessResult, asset, materialize
+from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast
 from support.place import Place
 from support.spark_session import spark_resource, to_frame
 
-from floe_dagster_iceberg.io_managers.base import IcebergIOManagerBase
-from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager, SparkIcebergIOManager
+from floe_dagster_iceberg.asset_settings import iceberg_settings
+from floe_dagster_iceberg.io_managers.managers import (
+    ArrowIcebergIOManager,
+    IcebergIOManager,
+    IcebergIOManagerBase,
+    SparkIcebergIOManager,
+)
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
@@ -49,6 +55,10 @@ class Warehouse(ABC):
         """A frame that turns out to be broken once these rows of it are out."""
 
     @abstractmethod
+    def overtaken_frame(self, columns: Columns, table: str, others: Columns) -> Any:
+        """A frame of which the rows come out after another client has appended some to the table."""
+
+    @abstractmethod
     def to_arrow(self, frame: Any) -> pa.Table:
         """The rows of a frame that the engine loaded."""
 
@@ -62,8 +72,12 @@ class Warehouse(ABC):
 
     def with_settings(self, **settings: Any) -> Self:
         """The same lake through an IO manager with other settings."""
-        own = {"pyspark": self.io_manager.pyspark} if isinstance(self.io_manager, SparkIcebergIOManager) else {}
-        return replace(self, io_manager=type(self.io_manager)(iceberg=self.iceberg, **own, **settings))
+        own = {
+            name: value
+            for name in ("pyspark", "format_version")
+            if (value := getattr(self.io_manager, name, None)) is not None
+        }
+        return replace(self, io_manager=type(self.io_manager)(iceberg=self.iceberg, **{**own, **settings}))
 
     def run(
         self,
@@ -130,6 +144,15 @@ class ArrowWarehouse(Warehouse):
 
         return pa.RecordBatchReader.from_batches(rows.schema, batches())
 
+    def overtaken_frame(self, columns: Columns, table: str, others: Columns) -> pa.RecordBatchReader:
+        rows = self.frame(columns)
+
+        def batches() -> Any:
+            self.manager.append(f"public.{table}", self.frame(others))
+            yield from rows.to_batches()
+
+        return pa.RecordBatchReader.from_batches(rows.schema, batches())
+
     def to_arrow(self, frame: pa.Table) -> pa.Table:
         return frame
 
@@ -158,13 +181,69 @@ class SparkWarehouse(Warehouse):
         rows = tasks.crossJoin(broadcast(self.frame(columns)))
         return rows.selectExpr(f"if(floe_task = 1, {late}, `{first}`) AS `{first}`", *others)
 
+    def overtaken_frame(self, columns: Columns, table: str, others: Columns) -> DataFrame:
+        rows, more = self.frame(columns), pa.table(dict(others))
+        name, properties = self.table(table).name(), {"type": "sql", **self.iceberg.catalog.properties}
+
+        def append_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            # In a process of Spark's own.
+            load_catalog("floe", **properties).load_table(name).append(more)
+            yield from batches
+
+        return rows.mapInArrow(append_first, rows.schema)
+
     def to_arrow(self, frame: DataFrame) -> pa.Table:
         return frame.toArrow()
 
     @property
     def _session(self) -> SparkSession:
-        assert isinstance(self.io_manager, SparkIcebergIOManager)
+        assert isinstance(self.io_manager, SparkIcebergIOManager | IcebergIOManager)
+        assert self.io_manager.pyspark is not None
         return self.io_manager.pyspark.spark_session
 
 
+def _format_3(place: Place, instance: DagsterInstance) -> tuple[IcebergResource, IcebergIOManager, DagsterInstance]:
+    iceberg = place.iceberg()
+    return iceberg, IcebergIOManager(iceberg=iceberg, pyspark=spark_resource(iceberg), format_version=3), instance
+
+
+class _Format3:
+    """The table manager is that of Spark, because PyIceberg commits nothing to such tables."""
+
+    io_manager: IcebergIOManager
+
+    @property
+    def manager(self) -> IcebergTableManager:
+        assert self.io_manager.pyspark is not None
+        return self.io_manager.pyspark.table_manager
+
+
+class ArrowFormat3Warehouse(_Format3, ArrowWarehouse):
+    """Arrow tables in tables of format version 3, which PyIceberg does not write: Spark does."""
+
+    @classmethod
+    def open(cls, place: Place, instance: DagsterInstance) -> Self:
+        return cls(*_format_3(place, instance))
+
+
+class SparkFormat3Warehouse(_Format3, SparkWarehouse):
+    """DataFrames in tables of format version 3."""
+
+    @classmethod
+    def open(cls, place: Place, instance: DagsterInstance) -> Self:
+        return cls(*_format_3(place, instance))
+
+
+FORMAT_3_WAREHOUSES = {warehouse.engine: warehouse for warehouse in (ArrowFormat3Warehouse, SparkFormat3Warehouse)}
 WAREHOUSES = {warehouse.engine: warehouse for warehouse in (ArrowWarehouse, SparkWarehouse)}
+
+
+def frames_asset(*frames: Any, **settings: Any) -> AssetsDefinition:
+    """An asset that returns one frame after the other."""
+    left = iter(frames)
+
+    @asset(metadata=iceberg_settings(**settings))
+    def items() -> Any:
+        return next(left)
+
+    return items

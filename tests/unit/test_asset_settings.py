@@ -177,7 +177,10 @@ def test_settings_of_an_input_are_read(metadata: dict[str, Any], field: str, exp
     [
         ({"iceberg/write_mode": "append"}, "'iceberg/write_mode' of the input is a setting of outputs, not of inputs"),
         ({"iceberg/tags": "x"}, r"Did you mean 'iceberg/tag'\?"),
-        ({"iceberg/as_of": "2024-01-05T12:00:00"}, "'iceberg/as_of': Input should have timezone info"),
+        (
+            {"iceberg/as_of": "2024-01-05T12:00:00"},
+            "'iceberg/as_of': It has no time zone. Add an offset, as in",
+        ),
         ({"iceberg/tag": "a", "iceberg/branch": "b"}, "tag and branch each choose a version of the table"),
         ({"iceberg/snapshot_id": "latest"}, "'iceberg/snapshot_id': Input should be a valid integer"),
     ],

@@ -34,6 +34,7 @@ PLAN = m.MaintenancePlan(
 HEALTH = m.TableHealth(table=TABLE, tier=m.HealthTier.SUMMARY, measured_at=NOW)
 EXAMPLES: list[BaseModel] = [
     TABLE,
+    m.Cursor(table_uuid="8e1f", snapshot_id=42),
     ID,
     DAY,
     TAGS,
@@ -52,6 +53,9 @@ EXAMPLES: list[BaseModel] = [
     m.SchemaEvolution(changes=[m.SchemaChange(change_type=m.SchemaChangeType.DELETE_COLUMN, column_name="id")]),
     m.WriteConfig(mode=m.WriteMode.OVERWRITE, overwrite_filter=EqualTo("id", 1)),
     m.SnapshotInfo(snapshot_id=1, timestamp_ms=0, operation=m.OperationType.APPEND, summary={"added-records": "3"}),
+    m.SnapshotWriter(engine="spark", version="4.1.4", application="app-1"),
+    m.TableState(table_uuid="3f1c", snapshot_id=1, sequence_number=1, data_version="1", last_updated=NOW),
+    m.TableObservation(table=TABLE, state=m.TableState(table_uuid="3f1c", data_version="3f1c"), rows_changed=True),
     m.CompactionStrategy(strategy_type=m.CompactionStrategyType.SORT, sort_columns=["id"]),
     m.IcebergTableManagerConfig(),
     m.IcebergIOManagerConfig(),

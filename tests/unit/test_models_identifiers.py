@@ -5,6 +5,7 @@ import re
 import pytest
 
 from floe_dagster_iceberg.models import IDENTIFIER_PATTERN, TableIdentifier
+from floe_dagster_iceberg.models.identifiers import split_parts
 
 BAD_PARTS = ["", " ", "a b", "a ", "a\n", "a/b", "a'b", 'a"b', "a`b", "a;b", ".a", "a.", "a..b"]
 
@@ -32,6 +33,34 @@ def test_parts_are_those_pyiceberg_takes() -> None:
 
     assert identifier.namespace_parts == ("bronze", "raw")
     assert identifier.as_tuple == ("bronze", "raw", "events")
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        (("o dd", "two words"), "o dd.two words"),
+        (("a.b", "v1.0"), "`a.b`.`v1.0`"),
+        (("tick`s", "``"), "`tick``s`.``````"),
+        (("a", "b", "c"), "a.b.c"),
+        (("", "t"), "``.t"),
+        ((" ", "'\""), " .'\""),
+    ],
+)
+def test_the_name_of_an_existing_table_reads_and_writes_the_same_parts(parts: tuple[str, ...], text: str) -> None:
+    identifier = TableIdentifier.from_tuple(parts)
+
+    assert (identifier.as_tuple, identifier.namespace_parts, str(identifier)) == (parts, parts[:-1], text)
+    assert split_parts(text) == parts
+    assert TableIdentifier.from_tuple(split_parts(str(identifier))) == identifier
+    assert identifier.follows_naming_rule is (parts == ("a", "b", "c"))
+
+
+def test_backticks_are_read_as_in_spark() -> None:
+    assert TableIdentifier.from_string("`o dd`.`a.b`.plain").as_tuple == ("o dd", "a.b", "plain")
+    assert TableIdentifier.from_string("`bronze`.`events`") == TableIdentifier.from_string("bronze.events")
+    for text in ("`a.b", "a`b`.c", "`a`b.c", "`a`", "``.t"):
+        with pytest.raises(ValueError, match=re.escape(repr(text))):
+            TableIdentifier.from_string(text)
 
 
 @pytest.mark.requirement("S4-WriteMode")

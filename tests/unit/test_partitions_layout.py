@@ -201,7 +201,7 @@ def test_a_declared_time_field_on_a_text_is_refused(transform: str) -> None:
 def test_hours_of_a_date_are_refused() -> None:
     hourly = dg.HourlyPartitionsDefinition("2024-01-01-00:00")
 
-    with pytest.raises(ValidationError, match="'day' of type date cannot be partitioned by hour"):
+    with pytest.raises(ValidationError, match="'day' is a date, but several partitions start on the same day"):
         derive_layout(hourly, partition_expr="day").to_pyiceberg_spec(schema_of(day=DateType()))
 
 

@@ -60,6 +60,15 @@ def test_purging_a_table_deletes_its_files(plugin: CatalogPlugin, tmp_path: Path
     assert not list(tmp_path.glob("w/**/*.metadata.json"))
 
 
+def test_a_table_that_may_share_its_files_is_not_purged(plugin: CatalogPlugin, tmp_path: Path) -> None:
+    plugin.create_namespace("bronze")
+    plugin.create_table("bronze.events", SCHEMA, properties={"gc.enabled": "false"})  # type: ignore[call-arg]
+    with pytest.raises(ValidationError, match=r"gc\.enabled"):
+        plugin.drop_table("bronze.events", purge=True)
+    assert plugin.list_tables("bronze") == ["bronze.events"]
+    assert list(tmp_path.glob("w/**/*.metadata.json"))
+
+
 @pytest.mark.requirement("S0-X1..6")
 def test_what_cannot_be_done_is_reported_in_our_errors(plugin: CatalogPlugin) -> None:
     plugin.create_namespace("bronze")

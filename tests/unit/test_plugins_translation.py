@@ -148,3 +148,19 @@ def test_a_corrupt_metadata_file_is_an_error_that_names_the_table(tmp_path: Path
     with pytest.raises(errors.ScanError, match=r"metadata.*bronze\.orders"), translate_errors("floe", table=TABLE):
         catalog.load_table(TABLE)
     catalog.close()
+
+
+@pytest.mark.parametrize(
+    ("foreign", "words"),
+    [
+        (ModuleNotFoundError("No module named 'psycopg2'", name="psycopg2"), "'floe-dagster-iceberg[postgres]'"),
+        (
+            exceptions.NotInstalledError("AWS glue support not installed: pip install 'pyiceberg[glue]'"),
+            "iceberg[glue]'",
+        ),
+        (ModuleNotFoundError("No module named 'MySQLdb'", name="MySQLdb"), "needs 'MySQLdb', which is not installed"),
+    ],
+    ids=["postgres", "glue", "unknown"],
+)
+def test_a_missing_driver_is_answered_with_the_extra_that_has_it(foreign: Exception, words: str) -> None:
+    assert words in str(translated(foreign))

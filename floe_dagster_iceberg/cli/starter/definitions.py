@@ -1,4 +1,4 @@
-"""A starter project: daily orders, their revenue, and maintenance of both tables.
+"""A starter project: daily orders, their revenue, a check, and maintenance of both tables.
 
 Assets return Arrow tables and contain no storage code. .floe/compiled_artifacts.json configures
 where tables are stored and how they are maintained.
@@ -31,5 +31,12 @@ def revenue(orders: pa.Table) -> pa.Table:
     return orders.group_by("day").aggregate([("amount", "sum")]).sort_by("day")
 
 
+@dg.asset_check(asset=revenue)
+def revenue_is_positive(revenue: pa.Table) -> dg.AssetCheckResult:
+    """Every day has revenue."""
+    days = [row["day"].isoformat() for row in revenue.to_pylist() if row["amount_sum"] <= 0]
+    return dg.AssetCheckResult(passed=not days, metadata={"days": days})
+
+
 iceberg = create_iceberg_resources(CompiledArtifacts.from_environment(), assets=[orders, revenue])
-defs = iceberg.definitions()
+defs = dg.Definitions.merge(iceberg.definitions(), dg.Definitions(asset_checks=[revenue_is_positive]))

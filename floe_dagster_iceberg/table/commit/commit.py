@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, Final, Protocol, TypeAlias
 
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -24,9 +24,12 @@ from floe_dagster_iceberg._pyiceberg.transaction import CreateTransaction, Table
 from floe_dagster_iceberg.models import IcebergTableManagerConfig, TableIdentifier
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.names import table_name
+from floe_dagster_iceberg.table.properties import FOR_METADATA, check_properties
 from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, step
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
+NEWEST_FORMAT_OF_PYICEBERG: Final = 2
+"""The newest format version of tables that PyIceberg can commit to."""
 _SHORTEST_WAIT_SECONDS = 0.02
 _MOST_DOUBLINGS = 20
 _ENGINE = "pyiceberg"
@@ -88,6 +91,21 @@ class NewTable:
             return self.open_transaction()
 
 
+class MetadataCommitter(Protocol):
+    """Commits changes of metadata to tables that PyIceberg cannot commit to; this is Spark."""
+
+    def change_table(self, table: Table, after: TableMetadata) -> None:
+        """Turn a table into another version, and refresh the handle.
+
+        Raises:
+            CommitConflictError: The table is no longer the one that the change was planned on.
+        """
+
+
+CommitterProvider: TypeAlias = Callable[[], MetadataCommitter]
+"""Returns it; called when it is first needed, because it loads PySpark and starts Spark."""
+
+
 @dataclass(frozen=True)
 class Committed:
     """The result of a commit.
@@ -118,6 +136,42 @@ def load_table_or_none(catalog: Catalog, identifier: TableIdentifier) -> Table |
         return None
 
 
+def view_exists(catalog: Catalog, identifier: TableIdentifier) -> bool:
+    """Whether a view has this name; False if the catalog cannot tell, or does not permit the question."""
+    try:
+        with translate_errors(catalog.name, table=identifier):
+            return bool(catalog.view_exists(identifier.as_tuple))
+    except errors.FloeStorageError:
+        return False
+
+
+def commits_metadata(table: Table) -> bool:
+    """Whether PyIceberg can commit changes of a table's metadata.
+
+    Clients of SQL, Glue and Hive catalogs write the metadata file, and PyIceberg does not write those of format
+    version 3. A REST server writes the file itself.
+    """
+    is_old = table.metadata.format_version <= NEWEST_FORMAT_OF_PYICEBERG
+    return is_old or not isinstance(table.catalog, MetastoreCatalog)
+
+
+def refuse_newer_format(table: object, format_version: int) -> None:
+    """Refuse to write rows to a table, or to create it, in a format version that PyIceberg does not write.
+
+    Raises:
+        EngineCapabilityError: It is a newer version.
+    """
+    if format_version <= NEWEST_FORMAT_OF_PYICEBERG:
+        return
+    raise errors.EngineCapabilityError(
+        f"Table '{table}' has, or is to have, format version {format_version}, which PyIceberg does not write. Spark "
+        "does: return a Spark DataFrame, or configure an IcebergSparkResource, on the IO manager as 'pyspark'.",
+        engine="arrow",
+        table=table,
+        reason=f"PyIceberg does not write format version {format_version}",
+    )
+
+
 def commit(
     target: Table | NewTable,
     stage: Callable[[Any], None],
@@ -125,6 +179,7 @@ def commit(
     budget: CommitBudget,
     snapshot_id: int | None = None,
     on_lost_response: Callable[[], None] | None = None,
+    through: CommitterProvider | None = None,
 ) -> Committed:
     """Commit what `stage` puts into a transaction, as one new version of the table.
 
@@ -137,17 +192,24 @@ def commit(
         budget: How often to try against other writers.
         snapshot_id: Id of the snapshot that the commit adds, by which a commit whose response was lost is recognised.
         on_lost_response: Called before the next attempt if one may still land; its files must stay.
+        through: Commits changes of metadata to a table that PyIceberg cannot commit to.
 
     Returns:
         The table; also if another process created it first.
 
     Raises:
+        EngineCapabilityError: PyIceberg cannot commit to the table, and there is no `through`.
         CommitConflictError: Others won more often than the budget allows, or changed the same rows.
         CommitOutcomeUnknownError: The catalog became unreachable: the commit may have landed.
     """
-    name = table_name(target)
-    with step("commit", describe_table(name)) as operation:
-        committed = _commit(target, name, stage, budget, snapshot_id=snapshot_id, on_lost_response=on_lost_response)
+    attributes = describe_table(target.name())
+    name = attributes[attrs.TABLE]
+    if isinstance(target, Table) and through is None and not commits_metadata(target):
+        refuse_newer_format(name, target.metadata.format_version)
+    with step("commit", attributes) as operation:
+        committed = _commit(
+            target, name, stage, budget, snapshot_id=snapshot_id, on_lost_response=on_lost_response, through=through
+        )
         operation.set_attributes({attrs.ATTEMPTS: committed.attempts})
         return committed
 
@@ -160,6 +222,7 @@ def _commit(
     *,
     snapshot_id: int | None,
     on_lost_response: Callable[[], None] | None,
+    through: CommitterProvider | None,
 ) -> Committed:
     attempts, waited = 0, 0.0
     # Of every attempt: a proxy that sends a commit twice turns the response to one that landed into a conflict.
@@ -172,7 +235,7 @@ def _commit(
             transaction = TableTransaction(target) if isinstance(target, Table) else _open(target)
             if isinstance(transaction, Table):
                 return Committed(transaction, attempts, _manifest_list(transaction, snapshot_id) in sent)
-            result = _attempt(transaction, stage, name)
+            result = _attempt(transaction, stage, name, through)
         if isinstance(result, Table):
             return Committed(result, attempts)
         sent.update(transaction.manifest_lists)
@@ -229,11 +292,16 @@ def _after_lost_response(target: Table | NewTable, snapshot_id: int | None) -> I
 
 
 def _attempt(
-    transaction: TableTransaction | CreateTransaction, stage: Callable[[Any], None], name: str
+    transaction: TableTransaction | CreateTransaction,
+    stage: Callable[[Any], None],
+    name: str,
+    through: CommitterProvider | None,
 ) -> Table | errors.FloeStorageError:
     """Plan and send once; returns the failure when another attempt may help, raises when none will."""
     try:
         stage(transaction)
+        if transaction.changes_anything and isinstance(transaction.table.catalog, MetastoreCatalog):
+            check_properties(transaction.table_metadata.properties, name, only=FOR_METADATA)
     except BaseException as error:
         transaction.discard_metadata_files()
         if isinstance(error, errors.CommitConflictError):
@@ -246,7 +314,10 @@ def _attempt(
         with translate_errors(table.catalog.name, table=name):
             if isinstance(transaction, CreateTransaction):
                 return transaction.commit_once()
-            transaction.commit_once()
+            if through is not None and not commits_metadata(table):
+                through().change_table(table, transaction.table_metadata)
+            else:
+                transaction.commit_once()
             return table
     except (*_REFUSALS, *_NO_RESPONSE) as failure:
         # The manifests stay for now: they belong to the table if the commit landed.

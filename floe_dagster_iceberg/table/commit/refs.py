@@ -223,7 +223,8 @@ def find_in_history(metadata: TableMetadata, table: str, snapshot_id: int) -> Sn
         raise RollbackError(
             table,
             snapshot=snapshot_id,
-            reason="it is not part of main's history; read it with scan(snapshot_id=...), or make a branch of it",
+            reason="it is not part of main's history",
+            remedy="Read it with scan(snapshot_id=...), or make a branch of it.",
         )
     return target
 
@@ -238,7 +239,10 @@ def find_in_time(metadata: TableMetadata, table: str, timestamp_ms: int, *, time
     target = next((snapshot for snapshot in history if snapshot.timestamp_ms <= timestamp_ms), None)
     if target is None:
         raise RollbackError(
-            table, snapshot=timestamp, reason="no snapshot of main is that old; list_snapshots() lists all snapshots"
+            table,
+            snapshot=timestamp,
+            reason="no snapshot of main is that old",
+            remedy="list_snapshots() lists all snapshots.",
         )
     return target
 

@@ -1,22 +1,30 @@
-"""Users' row filters, checked against a table's columns and applied to Arrow rows."""
+"""Users' row filters: checked against a table's columns, applied to Arrow rows and to whole files."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import expressions as expr
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.literals import Literal
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, extract_field_ids, rewrite_not, visit
 from pyiceberg.io.pyarrow import expression_to_pyarrow
-from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.types import FixedType, UUIDType
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Record
+from pyiceberg.types import FixedType, NestedField, UUIDType
 
+from floe_dagster_iceberg._pyiceberg.evaluators import MetricsMatcher, residual_evaluator
+from floe_dagster_iceberg._pyiceberg.parquet import to_file_schema
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import RowFilter
+from floe_dagster_iceberg.table.filter.filter_literals import EXAMPLES, UnfitLiteralError, fit_predicate, from_text
 from floe_dagster_iceberg.table.names import table_name
 
 
@@ -28,19 +36,21 @@ class CheckedFilter:
 
 
 def to_row_filter(table: Table, row_filter: RowFilter) -> expr.BooleanExpression:
-    """Parse a row filter and check its columns and literals against the table.
+    """Parse a row filter and convert its literals to the types of the table's columns.
 
     Raises:
-        ValidationError: The text is not a valid filter, a column does not exist, or a literal has the wrong
-            type. The message names columns, never the filter's values.
+        ValidationError: The text is not a valid filter, a column does not exist, or a literal is no value of its
+            column's type. The message names columns, never the filter's values.
     """
     name = table_name(table)
     if isinstance(row_filter, str):
         try:
             expression = expr.parser.parse(row_filter)
-        except Exception:  # noqa: BLE001 - pyparsing's errors show the text, and their class is not part of PyIceberg's API
+        except Exception as error:  # noqa: BLE001 - pyparsing's errors show the text, and their class is not part of PyIceberg's API
+            where = _describe_position(row_filter, getattr(error, "loc", 0), table.schema().column_names)
             raise ValidationError(
-                f"The row filter for '{name}' cannot be parsed. Write it like \"region = 'EU' and amount > 10\".",
+                f"The row filter for '{name}' cannot be parsed {where}. Write it like "
+                "\"region = 'EU' and amount > 10\".",
                 table=name,
             ) from None
     elif isinstance(row_filter, expr.BooleanExpression):
@@ -50,25 +60,53 @@ def to_row_filter(table: Table, row_filter: RowFilter) -> expr.BooleanExpression
             f"The row filter for '{name}' must be a string or a PyIceberg expression, not {type(row_filter).__name__}.",
             table=name,
         )
-    try:
-        bind(table.schema(), expression, case_sensitive=True)
-    except (ValueError, TypeError):
-        columns = ", ".join(table.schema().column_names)
-        raise ValidationError(
-            f"The row filter for '{name}' names a column that does not exist, or compares one with a "
-            f"value of another type. Columns: {columns}.",
-            table=name,
-        ) from None
-    return visit(rewrite_not(expression), _FitForArrow())
+    fit = _Fit(name, table.schema(), is_text=isinstance(row_filter, str))
+    return visit(rewrite_not(_balanced(expression)), fit)
 
 
-class _FitForArrow(BooleanExpressionVisitor[expr.BooleanExpression]):
-    """Rewrites a filter so that Arrow evaluates it correctly.
+# Quoted text, words and numbers, of which only keywords and columns may be shown.
+_WORDS: Final = re.compile(r"'[^']*'?|\"[^\"]*\"?|[\w.+-]+")
+_KEYWORDS: Final = frozenset({"and", "or", "not", "in", "is", "null", "nan", "like", "between", "true", "false"})
+
+
+def _describe_position(text: str, position: int, columns: Iterable[str]) -> str:
+    """Where a filter cannot be parsed, with its columns and operators; its values are replaced by dots."""
+    known = {*_KEYWORDS, *(column.lower() for column in columns)}
+
+    def masked(part: str) -> str:
+        return _WORDS.sub(lambda word: word[0] if word[0].lower() in known else "…", part).strip()
+
+    # A position inside a word is that of the word.
+    start = next((word.start() for word in _WORDS.finditer(text) if word.start() < position < word.end()), position)
+    shown = f"{masked(text[:start])} >>> {masked(text[start:])}".strip()
+    return f"at character {start + 1}, after '>>>': {shown}"
+
+
+def _balanced(expression: expr.BooleanExpression) -> expr.BooleanExpression:
+    """The filter with a balanced tree in place of each long chain of `and` or `or`, which recursion could not visit."""
+    if not isinstance(expression, expr.And | expr.Or):
+        return expression
+    kind, operands = type(expression), list[expr.BooleanExpression]()
+    waiting: list[expr.BooleanExpression] = [expression]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, kind):
+            waiting += [each.right, each.left]
+        else:
+            operands.append(_balanced(each))
+    return kind(*operands)
+
+
+class _Fit(BooleanExpressionVisitor[expr.BooleanExpression]):
+    """Rewrites a filter so that its literals fit the table's columns and Arrow evaluates it correctly.
 
     Arrow skips rows by the minimum and maximum of a Parquet row group. The minimum of zeros is -0.0,
     which it does not find in a list with 0.0. And for Arrow NULL matches "not in", for Iceberg it
     does not.
     """
+
+    def __init__(self, table: str, schema: Schema, *, is_text: bool) -> None:
+        self._table, self._schema, self._is_text = table, schema, is_text
 
     def visit_true(self) -> expr.BooleanExpression:
         return expr.AlwaysTrue()
@@ -90,16 +128,46 @@ class _FitForArrow(BooleanExpressionVisitor[expr.BooleanExpression]):
         return expr.Or(left_result, right_result)
 
     def visit_unbound_predicate(self, predicate: expr.UnboundPredicate) -> expr.BooleanExpression:
-        match predicate:
+        column = self._column(predicate)
+        try:
+            fitted = fit_predicate(from_text(predicate, column) if self._is_text else predicate, column)
+        except UnfitLiteralError as error:
+            example = EXAMPLES.get(type(column.field_type))
+            name = self._schema.find_column_name(column.field_id)
+            hint = (
+                f"Write it like {name} = {example}."
+                if example
+                else "Use a PyIceberg expression with a value of that type, or a null check."
+            )
+            compared = f"column '{name}' of type {column.field_type} with {error}"
+            raise ValidationError(
+                f"The row filter for '{self._table}' compares {compared}. {hint}", table=self._table
+            ) from None
+        match fitted:
             case expr.In(term=term, literals=literals):
                 return _any_of(term, literals)
             case expr.NotIn(term=term, literals=literals):
                 return expr.And(expr.NotNull(term=term), ~_any_of(term, literals))
             case _:
-                return predicate
+                return fitted
 
     def visit_bound_predicate(self, predicate: expr.BoundPredicate) -> expr.BooleanExpression:
-        return predicate
+        raise ValidationError(
+            f"The row filter for '{self._table}' is bound to a schema already ({type(predicate).__name__}). "
+            "Pass the unbound expression.",
+            table=self._table,
+        )
+
+    def _column(self, predicate: expr.UnboundPredicate) -> NestedField:
+        try:
+            return predicate.term.bind(self._schema, case_sensitive=True).ref().field
+        except ValueError:
+            columns = ", ".join(self._schema.column_names)
+            raise ValidationError(
+                f"The row filter for '{self._table}' names a column that does not exist, or a field inside a list or "
+                f"map. Columns: {columns}.",
+                table=self._table,
+            ) from None
 
 
 def _any_of(term: Any, literals: Iterable[Literal[Any]]) -> expr.BooleanExpression:
@@ -129,7 +197,7 @@ def mask_rows(rows: pa.Table, schema: Schema, row_filter: expr.BooleanExpression
         for field in schema.fields
     )
     comparable = Schema(*fields, schema_id=schema.schema_id)
-    named = sanitize_column_names(comparable)
+    named = to_file_schema(comparable)
     condition = expression_to_pyarrow(bind(comparable, row_filter, case_sensitive=True), named)
     columns = [_comparable_column(column) for column in rows.columns[: len(named.fields)]]
     view = pa.Table.from_arrays(columns, names=[field.name for field in named.fields])
@@ -150,3 +218,40 @@ def _comparable_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not isinstance(column.type, pa.UuidType):
         return column
     return pa.chunked_array([chunk.storage for chunk in column.chunks], type=column.type.storage_type)
+
+
+class FileMatcher:
+    """Decides for the files of a table, without reading them, whether their rows match a filter."""
+
+    def __init__(self, metadata: TableMetadata, row_filter: BooleanExpression) -> None:
+        schema = metadata.schema()
+        self._always = isinstance(row_filter, AlwaysTrue)
+        self._metrics = MetricsMatcher(schema, row_filter)
+        # PyIceberg compares a UUID partition value with the filter's bytes, and they never match.
+        self._ignores_partitions = compares_uuids(schema, row_filter)
+        self._row_filter = row_filter
+        self._residuals = {
+            spec_id: residual_evaluator(spec, row_filter, schema) for spec_id, spec in metadata.specs().items()
+        }
+        # Computing a residual is the expensive part; files of one partition share it.
+        self._known: dict[tuple[int, Record], BooleanExpression] = {}
+
+    def all_rows(self, file: DataFile) -> bool:
+        """Whether every row certainly matches."""
+        return self._always or isinstance(self._residual(file), AlwaysTrue) or self._metrics.all_rows_match(file)
+
+    def no_row(self, file: DataFile) -> bool:
+        """Whether certainly no row matches."""
+        if self._always:
+            return False
+        # Statistics first: comparing two bounds is cheaper.
+        return self._metrics.no_row_matches(file) or isinstance(self._residual(file), AlwaysFalse)
+
+    def _residual(self, file: DataFile) -> BooleanExpression:
+        """What is left of the filter once the file's partition is known."""
+        if self._ignores_partitions:
+            return self._row_filter
+        key = (file.spec_id, file.partition)
+        if (residual := self._known.get(key)) is None:
+            residual = self._known[key] = self._residuals[file.spec_id].residual_for(file.partition)
+        return residual

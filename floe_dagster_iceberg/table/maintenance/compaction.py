@@ -26,12 +26,13 @@ from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.errors import CommitConflictError, EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
-from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, new_snapshot_id, refresh
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, new_snapshot_id, refresh, refuse_newer_format
 from floe_dagster_iceberg.table.commit.refs import head_of
 from floe_dagster_iceberg.table.maintenance import Progress, compaction_plan
 from floe_dagster_iceberg.table.maintenance.compaction_plan import GroupLimits, RewritePlan, total_bytes
 from floe_dagster_iceberg.table.maintenance.last_run import snapshot_properties_of
 from floe_dagster_iceberg.table.names import table_name, to_identifier
+from floe_dagster_iceberg.table.properties import check_properties
 from floe_dagster_iceberg.table.write.delete import read_task, tasks_for
 from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
 
@@ -114,7 +115,7 @@ def compact(
 
     Raises:
         ValidationError: A sort column is not in the table.
-        EngineCapabilityError: The strategy is Z-order, which needs Spark.
+        EngineCapabilityError: The strategy is Z-order, or PyIceberg does not write the table's format version.
         ScanError: A file to rewrite cannot be read.
         CommitConflictError: Other writers kept replacing the files being rewritten; nothing was changed.
     """
@@ -142,6 +143,8 @@ class _FilesChangedError(Exception):
 
 def _check(table: Table, strategy: models.CompactionStrategy) -> None:
     name = table_name(table)
+    refuse_newer_format(name, table.metadata.format_version)
+    check_properties(table.metadata.properties, name)
     if strategy.strategy_type is models.CompactionStrategyType.Z_ORDER:
         raise EngineCapabilityError(
             f"Z-order compaction of '{name}' needs Spark. Use strategy sort, or compact with engine='spark'.",

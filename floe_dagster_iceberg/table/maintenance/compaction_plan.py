@@ -1,13 +1,14 @@
-"""Plans which data files and position delete files to rewrite, in groups."""
+"""The live files of a table, and the plan which of them to rewrite, in groups."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.manifest import DataFile, ManifestEntry
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -15,12 +16,11 @@ from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg import models
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries
 from floe_dagster_iceberg._pyiceberg.transaction import summary_property
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.commit.refs import head_of
-from floe_dagster_iceberg.table.filter.file_pruning import FileMatcher
-from floe_dagster_iceberg.table.filter.row_filter import to_row_filter
-from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles
+from floe_dagster_iceberg.table.filter.row_filter import FileMatcher, to_row_filter
 from floe_dagster_iceberg.table.names import table_name
 
 # Spark's thresholds, as shares of the target size.
@@ -40,6 +40,49 @@ def total_bytes(files: Iterable[DataFile]) -> int:
 def partition_of(file: DataFile) -> tuple[int, str]:
     """The partition of a file, in a form that can be compared and counted."""
     return file.spec_id, repr(file.partition)
+
+
+@dataclass(frozen=True)
+class LiveFiles:
+    """The live files of main; `changes` holds the manifests, and the entries of those with data files."""
+
+    changes: FileChanges
+    deletes: Sequence[DataFile]
+
+    @property
+    def manifests(self) -> list[ManifestFile]:
+        return [*self.changes.unopened, *(manifest for manifest, _ in self.changes.opened)]
+
+    @cached_property
+    def data(self) -> list[DataFile]:
+        return [entry.data_file for entry in self.changes.live_entries()]
+
+    @property
+    def equality_deletes(self) -> list[DataFile]:
+        """PyIceberg cannot apply these."""
+        return [file for file in self.deletes if file.content == DataFileContent.EQUALITY_DELETES]
+
+    @property
+    def position_deletes(self) -> list[DataFile]:
+        return [file for file in self.deletes if file.content == DataFileContent.POSITION_DELETES]
+
+    @cached_property
+    def total_bytes(self) -> int:
+        return sum(file.file_size_in_bytes for file in (*self.data, *self.deletes))
+
+
+def read_live_files(table: Table) -> LiveFiles:
+    """Read every manifest of main's newest snapshot."""
+    snapshot, io = table.current_snapshot(), table.io
+    with translate_errors(table.catalog.name, table=table_name(table)):
+        changes = FileChanges.read(table.metadata, io, snapshot, may_hold=AlwaysTrue())
+        deletes = [
+            entry.data_file
+            for manifest in changes.unopened
+            if manifest.content == ManifestContent.DELETES
+            for entry in read_entries(manifest, io)
+        ]
+    return LiveFiles(changes, deletes)
 
 
 @dataclass(frozen=True)
@@ -265,10 +308,13 @@ def plan_delete_groups(
     """Group position delete files by partition, where a rewrite would leave at most half of them.
 
     A rewrite drops positions in data files that no longer exist. By default it writes one delete
-    file per data file, so even many delete files may not be reducible.
+    file per data file, so even many delete files may not be reducible. Deletion vectors are left
+    alone: there is at most one for each data file.
     """
     partitions: dict[tuple[int, str], list[DataFile]] = defaultdict(list)
     for file in live.position_deletes:
+        if file.file_format is FileFormat.PUFFIN:
+            continue
         partitions[partition_of(file)].append(file)
     still_targeted = {None, *(file.file_path for file in live.data)}
     per_partition = properties.get(_GRANULARITY) == "partition"

@@ -23,7 +23,8 @@ from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, point_
 from floe_dagster_iceberg.models import ExpiryPolicy, Guardrail, MaintenanceOperation, MaintenanceResult
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit
+from floe_dagster_iceberg.table.changes.cursors import TableReader
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, CommitterProvider, commit
 from floe_dagster_iceberg.table.commit.refs import to_timestamp_ms
 from floe_dagster_iceberg.table.maintenance import Progress, unreferenced_files
 from floe_dagster_iceberg.table.maintenance.expiry import ExpiryPlan, Retention, plan_expiry, stage_expiry
@@ -146,11 +147,11 @@ class ExpiryForecast:
         return [*self.unreferenced.files, *self.old_metadata.files]
 
 
-def to_retention(policy: ExpiryPolicy, now: datetime, *, table: str) -> Retention:
+def to_retention(policy: ExpiryPolicy, now: datetime, *, table: str, readers: Sequence[TableReader] = ()) -> Retention:
     """Convert a policy to the retention at a point in time.
 
     A snapshot that was the newest one within the last day may be in use, however old it is. It expires
-    only if the policy overrides the minimum age.
+    only if the policy overrides the minimum age. `readers` are the incremental readers of the table.
     """
     now_ms = to_timestamp_ms(now, argument="now", table=table)
     in_use_since_ms = now_ms - MIN_EXPIRY_AGE // _MILLISECOND
@@ -159,15 +160,24 @@ def to_retention(policy: ExpiryPolicy, now: datetime, *, table: str) -> Retentio
         min_snapshots_to_keep=policy.min_snapshots_to_keep,
         now_ms=now_ms,
         superseded_before_ms=None if Guardrail.EXPIRY_AGE in policy.overrides else in_use_since_ms,
+        read_up_to=()
+        if Guardrail.READER_CURSORS in policy.overrides
+        else tuple(reader.cursor.snapshot_id for reader in readers),
+        unread_since_ms=now_ms - policy.max_cursor_age // _MILLISECOND,
     )
 
 
 def forecast_expiry(
-    table: Table, policy: ExpiryPolicy, now: datetime, read: ReadManifests | None = None
+    table: Table,
+    policy: ExpiryPolicy,
+    now: datetime,
+    read: ReadManifests | None = None,
+    *,
+    readers: Sequence[TableReader] = (),
 ) -> ExpiryForecast:
     """Plan an expiry and find the files it would delete; changes nothing. `read` keeps the manifests it reads."""
     metadata, name = table.metadata, table_name(table)
-    plan = plan_expiry(metadata, to_retention(policy, now, table=name))
+    plan = plan_expiry(metadata, to_retention(policy, now, table=name, readers=readers))
     if not policy.delete_files:
         nothing = UnreferencedFiles((), unreferenced_files.ReferencedFiles(table.io))
         return ExpiryForecast(plan, nothing, nothing)
@@ -189,8 +199,10 @@ def expire(
     now: datetime,
     budget: CommitBudget,
     *,
+    retention: Retention | None = None,
     progress: Progress | None = None,
     read: ReadManifests | None = None,
+    through: CommitterProvider | None = None,
 ) -> MaintenanceResult:
     """Expire snapshots, then delete the files that only they needed.
 
@@ -202,17 +214,20 @@ def expire(
         policy: What expires.
         now: The current time.
         budget: How often to retry against other writers.
+        retention: What expires, if not what the policy says.
         progress: Called after each batch.
         read: Manifests that were already read.
+        through: Commits to a table that PyIceberg cannot commit to.
 
     Raises:
         MaintenanceRefusedError: The table's property gc.enabled is false.
         CommitConflictError: Other writers committed more often than the budget allows; nothing has expired.
     """
     snapshots, refs, deleted = 0, set[str](), DeletedFiles()
+    retention = retention or to_retention(policy, now, table=table_name(table))
     while True:
         try:
-            plan, before = _commit_batch(table, policy, now, budget)
+            plan, before = _commit_batch(table, policy, now, budget, retention=retention, through=through)
         except errors.CommitConflictError:
             if not snapshots:
                 raise
@@ -241,6 +256,7 @@ def expire(
         done=bool(snapshots or refs or deleted.files),
         files_removed=deleted.files,
         bytes_removed=deleted.total_bytes,
+        files_left=deleted.left,
         snapshots_expired=snapshots,
     )
 
@@ -258,7 +274,13 @@ def delete_old_metadata(
 
 
 def _commit_batch(
-    table: Table, policy: ExpiryPolicy, now: datetime, budget: CommitBudget
+    table: Table,
+    policy: ExpiryPolicy,
+    now: datetime,
+    budget: CommitBudget,
+    *,
+    retention: Retention,
+    through: CommitterProvider | None,
 ) -> tuple[ExpiryPlan, TableMetadata]:
     """Expire one commit's worth of snapshots; returns what was removed, and the metadata before."""
     name, staged = table_name(table), list[tuple[ExpiryPlan, TableMetadata]]()
@@ -268,7 +290,7 @@ def _commit_batch(
         plan = stage_expiry(
             transaction,
             name,
-            to_retention(policy, now, table=name),
+            retention,
             max_snapshots=policy.max_snapshots_per_commit,
             allow_gc_disabled=Guardrail.GC_DISABLED in policy.overrides,
         )
@@ -278,7 +300,7 @@ def _commit_batch(
         staged.append((plan, before))
 
     with translate_errors(table.catalog.name, table=name):
-        commit(table, stage, budget=budget)
+        commit(table, stage, budget=budget, through=through)
     return staged[-1]
 
 

@@ -22,6 +22,7 @@ from pyiceberg.table.snapshots import Snapshot
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, history_assertions, history_of, ref_assertions
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
 from floe_dagster_iceberg.models import Guardrail
+from floe_dagster_iceberg.table.changes.cursors import newest_cursors
 
 MAX_SNAPSHOTS_PER_COMMIT = 1000
 _MAX_REF_AGE_PROPERTY = "history.expire.max-ref-age-ms"
@@ -37,12 +38,16 @@ class Retention:
         now_ms: The current time, for the retention of branches and tags.
         superseded_before_ms: Snapshots that were the newest of main or of a branch at this time or later
             are kept: readers and writers that started then may still need them.
+        read_up_to: Snapshots up to which incremental readers have read the table. They and all later ones are kept.
+        unread_since_ms: Unless the reader has left changes unread since before this time.
     """
 
     older_than_ms: int
     min_snapshots_to_keep: int
     now_ms: int
     superseded_before_ms: int | None = None
+    read_up_to: tuple[int, ...] = ()
+    unread_since_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,9 @@ def plan_expiry(metadata: TableMetadata, retention: Retention, *, max_snapshots:
     kept = {snapshot.snapshot_id for snapshot in newest_first(metadata)[: retention.min_snapshots_to_keep]}
     kept.update(ref.snapshot_id for ref in refs.values())
     kept.update(_perhaps_in_use(metadata, retention))
+    kept.update(_needed_by_readers(metadata, retention))
+    # Without them, it would be unknown how far this table has read others.
+    kept.update(snapshot.snapshot_id for _, snapshot in newest_cursors(metadata).values())
     in_branches: set[int] = set()
     for ref in refs.values():
         if ref.snapshot_ref_type is SnapshotRefType.BRANCH:
@@ -170,6 +178,21 @@ def _perhaps_in_use(metadata: TableMetadata, retention: Retention) -> Iterator[i
         # After a rollback the successor is an old snapshot; only the log has the time it became current again.
         if successor.timestamp_ms >= retention.superseded_before_ms:
             yield entry.snapshot_id
+
+
+def _needed_by_readers(metadata: TableMetadata, retention: Retention) -> Iterator[int]:
+    """Snapshots between the positions of incremental readers and main."""
+    current = list(history_of(metadata, metadata.current_snapshot()))
+    positions = {snapshot.snapshot_id: number for number, snapshot in enumerate(current)}
+    for snapshot_id in retention.read_up_to:
+        # A reader that stands at a rolled back snapshot needs its ancestors up to the first that main has.
+        behind = list(history_of(metadata, metadata.snapshot_by_id(snapshot_id)))
+        at = next((number for number, snapshot in enumerate(behind) if snapshot.snapshot_id in positions), None)
+        if at is None:
+            continue
+        unread = current[: positions[behind[at].snapshot_id]]
+        if not unread or unread[-1].timestamp_ms >= retention.unread_since_ms:
+            yield from (snapshot.snapshot_id for snapshot in (*behind[: at + 1], *unread))
 
 
 def _is_past_its_age(metadata: TableMetadata, name: str, ref: SnapshotRef, retention: Retention) -> bool:

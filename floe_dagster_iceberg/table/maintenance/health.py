@@ -12,8 +12,14 @@ from pyiceberg.table.snapshots import Snapshot
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
 from floe_dagster_iceberg.models import CompactionPolicy, FileSizeBin, HealthTier, TableHealth
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.table.maintenance.compaction_plan import FileGroup, partition_of, plan_groups, to_group_limits
-from floe_dagster_iceberg.table.maintenance.live_files import LiveFiles, read_live_files
+from floe_dagster_iceberg.table.maintenance.compaction_plan import (
+    FileGroup,
+    LiveFiles,
+    partition_of,
+    plan_groups,
+    read_live_files,
+    to_group_limits,
+)
 from floe_dagster_iceberg.table.names import table_name, to_identifier
 
 _MIB = 1024 * 1024

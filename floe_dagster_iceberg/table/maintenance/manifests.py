@@ -16,14 +16,15 @@ from pyiceberg.table.snapshots import Operation
 
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
-from floe_dagster_iceberg._pyiceberg.snapshot_producer import ManifestRewriter, SnapshotProducer, is_writable
+from floe_dagster_iceberg._pyiceberg.snapshot_producer import ManifestRewriter, SnapshotProducer, may_merge
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.models import MaintenanceOperation, MaintenanceResult, ManifestPolicy
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, new_snapshot_id
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, new_snapshot_id, refuse_newer_format
 from floe_dagster_iceberg.table.commit.refs import head_of
 from floe_dagster_iceberg.table.maintenance.last_run import snapshot_properties_of
 from floe_dagster_iceberg.table.names import table_name, to_identifier
+from floe_dagster_iceberg.table.properties import check_properties
 from floe_dagster_iceberg.table.write.uncommitted_files import Outcome
 
 # Manifests of nearly the target size are kept.
@@ -63,7 +64,7 @@ def plan_manifests(metadata: TableMetadata, io: FileIO, policy: ManifestPolicy) 
     small: dict[int, list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:
         is_small = manifest.manifest_length < target * _SMALL_MANIFEST_RATIO
-        if manifest.content == ManifestContent.DATA and is_small and is_writable(metadata, manifest.partition_spec_id):
+        if manifest.content == ManifestContent.DATA and is_small and may_merge(metadata, manifest.partition_spec_id):
             small[manifest.partition_spec_id].append(manifest)
     replaced = [group for _, group in sorted(small.items()) if len(group) > 1]
     return ManifestGroups(
@@ -93,8 +94,11 @@ def rewrite_manifests(
 
     Raises:
         CommitConflictError: Other writers committed more often than the budget allows.
+        EngineCapabilityError: PyIceberg does not write the table's format version.
     """
     name, started = table_name(table), datetime.now(UTC)
+    refuse_newer_format(name, table.metadata.format_version)
+    check_properties(table.metadata.properties, name)
     rewriting = _Rewriting(table, policy, plan, snapshot_properties or {})
     with translate_errors(table.catalog.name, table=name):
         try:

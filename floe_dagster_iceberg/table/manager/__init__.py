@@ -3,14 +3,14 @@
 Public methods only: each resolves names, opens a span and delegates to `write`, `commit`, `schema` or `maintenance`.
 """
 
+from floe_dagster_iceberg.table.manager.changes import ChangeOperations
 from floe_dagster_iceberg.table.manager.rows import RowOperations
-from floe_dagster_iceberg.table.manager.scan import ScanOperations
 from floe_dagster_iceberg.table.manager.schema import SchemaOperations
 from floe_dagster_iceberg.table.manager.snapshots import SnapshotOperations
 from floe_dagster_iceberg.table.manager.tables import TableOperations
 
 
-class IcebergTableManager(TableOperations, SchemaOperations, RowOperations, ScanOperations, SnapshotOperations):
+class IcebergTableManager(TableOperations, SchemaOperations, RowOperations, ChangeOperations, SnapshotOperations):
     """Tables of one catalog.
 
     Every method takes a table as 'namespace.name', as TableIdentifier or as PyIceberg Table, is one commit or

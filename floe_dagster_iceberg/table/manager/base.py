@@ -1,22 +1,24 @@
 """What all operations of the table manager share: the catalog, the settings, loading tables and committing."""
 
 from collections.abc import Callable
+from copy import copy
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from opentelemetry.trace import Tracer
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
-from floe_dagster_iceberg.errors import StaleTableMetadataError
+from floe_dagster_iceberg.errors import NoSuchTableError, StaleTableMetadataError
 from floe_dagster_iceberg.models import IcebergTableManagerConfig, StaleTableRecoveryMode, TableConfig, TableIdentifier
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.plugins.protocols import CatalogPlugin, StoragePlugin
-from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, refresh
-from floe_dagster_iceberg.table.manager.repair import repair_table
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit, refresh, view_exists
+from floe_dagster_iceberg.table.manager.repair import OnRepair, repair_table
 from floe_dagster_iceberg.table.names import TableRef, table_name, to_identifier
-from floe_dagster_iceberg.telemetry import Telemetry, attributes as attrs, describe_table
+from floe_dagster_iceberg.table.write.handover import HandoverProvider
+from floe_dagster_iceberg.telemetry import Telemetry, annotate, attributes as attrs, describe_table
 
 T = TypeVar("T")
 
@@ -35,10 +37,12 @@ class CatalogSession:
     ) -> None:
         self._source, self._storage_plugin = catalog_plugin, storage_plugin
         self.config = config or IcebergTableManagerConfig()
+        self.budget = CommitBudget.from_config(self.config)
         self._telemetry = Telemetry(tracer, logger)
         self._telemetry.known = {attrs.CATALOG: _name_of(catalog_plugin), attrs.ENGINE: "pyiceberg"}
         self._connecting = Lock()
         self._connected: Catalog | None = None
+        self._handover: HandoverProvider | None = None
 
     @property
     def catalog(self) -> Catalog:
@@ -48,6 +52,17 @@ class CatalogSession:
             if self._connected is None:
                 self._connected = self._connect()
             return self._connected
+
+    def with_handover(self, handover: HandoverProvider) -> Self:
+        """The manager of the same catalog that hands to another engine what PyIceberg cannot do.
+
+        Args:
+            handover: Returns that engine; called when it is needed. `IcebergSparkResource.table_manager` is a manager
+                with Spark.
+        """
+        manager = copy(self)
+        vars(manager).update(_connected=self.catalog, _handover=handover)
+        return manager
 
     def _connect(self) -> Catalog:
         if isinstance(self._source, Catalog):
@@ -64,36 +79,56 @@ class CatalogSession:
         """Where spans and log events go."""
         return self._telemetry
 
-    @property
-    def _budget(self) -> CommitBudget:
-        return CommitBudget.from_config(self.config)
+    def _load(self, table: TableRef, load: Callable[[tuple[str, ...]], Table] | None = None) -> Table:
+        """The table; a handle is used as it is, in the version that it holds. Never repairs anything.
 
-    def _load(self, table: TableRef) -> Table:
-        """The table; a handle is used as it is, in the version that it holds."""
+        Args:
+            table: The table.
+            load: Loads it from the catalog; `load_table` if not given.
+        """
         if isinstance(table, Table):
             return table
-        identifier = to_identifier(table)
-        catalog = self.catalog
-
-        def load() -> Table:
+        identifier, catalog = to_identifier(table), self.catalog
+        try:
             with translate_errors(catalog.name, table=identifier):
-                return catalog.load_table(identifier.as_tuple)
+                return (load or catalog.load_table)(identifier.as_tuple)
+        except NoSuchTableError as missing:
+            if not view_exists(catalog, identifier):
+                raise
+            hint = "There is a view of that name; views can only be read with SQL, for example in Spark."
+            raise NoSuchTableError(identifier, hint=hint) from missing.__cause__
 
-        return self.with_metadata_repair(identifier, load)
+    def with_metadata_repair(
+        self,
+        table: TableIdentifier,
+        write: Callable[..., T],
+        *args: Any,
+        on_repair: OnRepair | None = None,
+    ) -> T:
+        """Call `write`; if the table's metadata file is missing or truncated and may be repaired, repair it and repeat.
 
-    def with_metadata_repair(self, table: TableIdentifier, use: Callable[..., T], *args: Any) -> T:
-        """Call `use`; if the table's metadata cannot be read and may be repaired, repair it and call again.
+        For writes alone: reading or planning must not change a table.
+
+        Args:
+            table: The table.
+            write: Writes rows to the table, and raises before it reads any of them if the table cannot be loaded.
+            *args: Arguments of `write`.
+            on_repair: Called with what the repair did, before the write is repeated.
 
         Raises:
             StaleTableMetadataError: The metadata cannot be read, and may not or cannot be repaired.
         """
         try:
-            return use(*args)
+            return write(*args)
         except StaleTableMetadataError as stale:
             if self.config.stale_table_recovery_mode is not StaleTableRecoveryMode.REPAIR:
                 raise
-            repair_table(self.catalog, table, stale)
-        return use(*args)
+            repair = repair_table(self.catalog, table, stale)
+        if repair is not None:
+            annotate({attrs.METADATA_LOCATION_BEFORE: repair.location_before})
+            if on_repair is not None:
+                on_repair(repair)
+        return write(*args)
 
 
 def table_attributes(table: TableRef | TableConfig, *_: Any, **__: Any) -> dict[str, Any]:
@@ -112,6 +147,10 @@ def _name_of(source: CatalogPlugin | Catalog) -> str:
 class MetadataSession(CatalogSession):
     """What operations that change metadata share."""
 
+    def _load_to_write(self, table: TableRef) -> Table:
+        """The table, for a write of rows: metadata that is missing or truncated is repaired, if that is configured."""
+        return self.with_metadata_repair(to_identifier(table), self._load, table)
+
     def _load_newest(self, table: TableRef) -> Table:
         """The table in its newest version; a handle is refreshed."""
         loaded = self._load(table)
@@ -127,5 +166,5 @@ class MetadataSession(CatalogSession):
             planned[:] = [stage(transaction)]
 
         with translate_errors(table.catalog.name, table=table_name(table)):
-            commit(table, plan, budget=self._budget)
+            commit(table, plan, budget=self.budget, through=self._handover)
         return planned[0]

@@ -1,22 +1,25 @@
 """The table manager's operations on rows."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pydantic
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table.refs import MAIN_BRANCH
 
-from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.models import CommitStrategy, RowFilter, SnapshotInfo, WriteConfig, WriteMode
 from floe_dagster_iceberg.models.writing import EvolutionMode
 from floe_dagster_iceberg.table.arrow_input import to_arrow_rows
 from floe_dagster_iceberg.table.filter.row_filter import to_row_filter
 from floe_dagster_iceberg.table.manager.base import MetadataSession, table_attributes
 from floe_dagster_iceberg.table.names import TableRef, to_identifier
+from floe_dagster_iceberg.table.write.add_files import FileImport, FileImportPlan, import_files, plan_import
 from floe_dagster_iceberg.table.write.delete import delete_rows
+from floe_dagster_iceberg.table.write.handover import hand_over
 from floe_dagster_iceberg.table.write.row_scope import RowScope
-from floe_dagster_iceberg.table.write.write import TableWrite, write_rows
+from floe_dagster_iceberg.table.write.write import TableWrite, check_write, write_rows
 from floe_dagster_iceberg.telemetry import annotate, attributes as attrs, set_written_attributes, traced
 
 
@@ -90,7 +93,8 @@ class RowOperations(MetadataSession):
 
         Readers see the old rows or the new ones, never a mixture. Running the same call again
         replaces what the first run wrote. Rows matching the filter that another writer commits
-        after the table was loaded are a conflict; they are never dropped silently.
+        after the table was loaded are a conflict; with the table property
+        `write.update.isolation-level=snapshot`, rows that were only added stay.
 
         Args:
             table: The table. A handle counts as loaded when its holder loaded it.
@@ -185,13 +189,13 @@ class RowOperations(MetadataSession):
         settings = _write_config(table, None, {"snapshot_properties": snapshot_properties, "branch": branch})
         # In the version of a stale handle there might be nothing to delete.
         loaded = self._load_newest(table)
-        snapshot = delete_rows(
-            loaded,
-            to_row_filter(loaded, row_filter),
-            self._budget,
-            snapshot_properties=settings.snapshot_properties,
-            branch=settings.branch or MAIN_BRANCH,
-        )
+        where = to_row_filter(loaded, row_filter)
+        properties, on = settings.snapshot_properties, settings.branch or MAIN_BRANCH
+        try:
+            snapshot = delete_rows(loaded, where, self.budget, snapshot_properties=properties, branch=on)
+        except EngineCapabilityError as limit:
+            spark, _ = hand_over(limit, self._handover)
+            return spark.delete(loaded, where, self.budget, snapshot_properties=properties, branch=on)
         return None if snapshot is None else SnapshotInfo.from_pyiceberg_snapshot(snapshot)
 
     @traced("write_data", _config_attributes, report=set_written_attributes)
@@ -221,12 +225,98 @@ class RowOperations(MetadataSession):
         """
         return self._write(table, data, config, evolve_schema=evolve_schema, **keywords)
 
+    @traced("plan_add_files", table_attributes)
+    def plan_add_files(self, table: TableRef, paths: Sequence[str | Path], **settings: Any) -> FileImportPlan:
+        """Check what `add_files` with the same arguments would add. Changes nothing.
+
+        Args:
+            table: The table.
+            paths: Files, and folders with files.
+            **settings: Further arguments of `add_files`.
+
+        Raises:
+            NoSuchTableError: There is no such table, and `create` is not set.
+            ValidationError: A file cannot be part of the table; the message says why.
+        """
+        return plan_import(self.catalog, self._file_import(table, paths, **settings))
+
+    @traced("add_files", table_attributes, report=set_written_attributes)
+    def add_files(
+        self,
+        table: TableRef,
+        paths: Sequence[str | Path],
+        *,
+        partition_by: Sequence[str] = (),
+        create: bool = False,
+        skip_existing: bool = False,
+        keep_files: bool = False,
+        snapshot_properties: Mapping[str, str] | None = None,
+        branch: str | None = None,
+    ) -> SnapshotInfo | None:
+        """Make existing Parquet files part of a table, without rewriting them, in one commit.
+
+        Only footers are read. Files without field ids get a name mapping on the table. Partition values come from
+        statistics, or from folders such as 'region=EU' for columns that the files lack. The files belong to the table
+        from then on: expiry and `drop_table(purge=True)` delete them like any other.
+
+        Args:
+            table: The table.
+            paths: Files, and folders with files; names that begin with '_' or '.' are left out.
+            partition_by: Partitioning of a new table, such as ["region", "day(ts)"].
+            create: Whether a missing table is created with the files' columns.
+            skip_existing: Whether files that the table has are left out. Otherwise they are an error.
+            keep_files: Whether to set `gc.enabled=false`: no engine then deletes files of the table, and it is not
+                expired.
+            snapshot_properties: Properties of the snapshot summary.
+            branch: Branch to add to; a new one starts at main.
+
+        Returns:
+            The snapshot; None if all files were left out.
+
+        Raises:
+            NoSuchTableError: There is no such table, and `create` is not set.
+            ValidationError: A file is not Parquet, is in the table already, has other columns or types, or its
+                partition is not certain. Nothing was changed.
+            EngineCapabilityError: PyIceberg does not write the table's format version.
+            CommitConflictError: Other writers won more often than the retry budget allows.
+        """
+        wanted = self._file_import(
+            table,
+            paths,
+            partition_by=partition_by,
+            create=create,
+            skip_existing=skip_existing,
+            keep_files=keep_files,
+            snapshot_properties=snapshot_properties,
+            branch=branch,
+        )
+        return import_files(self.catalog, wanted, self.budget)
+
+    def _file_import(
+        self,
+        table: TableRef,
+        paths: Sequence[str | Path],
+        *,
+        snapshot_properties: Mapping[str, str] | None = None,
+        branch: str | None = None,
+        **settings: Any,
+    ) -> FileImport:
+        checked = _write_config(table, None, {"snapshot_properties": snapshot_properties, "branch": branch})
+        return FileImport(
+            to_identifier(table),
+            [paths] if isinstance(paths, str | Path) else list(paths),
+            default_properties=self.config.default_table_properties,
+            snapshot_properties=checked.snapshot_properties,
+            branch=checked.branch or MAIN_BRANCH,
+            **settings,
+        )
+
     def _write(
         self, table: TableRef, data: Any, config: WriteConfig | None = None, *, evolve_schema: bool, **keywords: Any
     ) -> SnapshotInfo:
         settings = _write_config(table, config, keywords)
         rows = to_arrow_rows(data)
-        loaded = self._load(table)
+        loaded = self._load_to_write(table)
         strategy = settings.commit_strategy or self.config.default_commit_strategy
         annotate({attrs.COMMIT_STRATEGY: strategy.value})
         where = settings.overwrite_filter
@@ -240,7 +330,13 @@ class RowOperations(MetadataSession):
             branch=settings.branch or MAIN_BRANCH,
             merge_manifests=strategy is CommitStrategy.MERGE_COMMIT,
         )
-        result = write_rows(loaded, rows, write, self._budget)
+        budget, catalog = self.budget, self.catalog
+        try:
+            check_write(loaded, write)
+            result = write_rows(loaded, rows, write, budget)
+        except EngineCapabilityError as limit:
+            spark, _ = hand_over(limit, self._handover, possible=rows.readable)
+            result = spark.write(catalog, rows, write, budget, loaded=loaded)
         annotate({attrs.ATTEMPTS: result.attempts})
         return result.snapshot
 

@@ -1,6 +1,7 @@
 """The table manager's operations that read rows."""
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,18 +14,28 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import SnapshotLogEntry
 
 from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
+from floe_dagster_iceberg._pyiceberg.foreign_types import foreign_columns
 from floe_dagster_iceberg._pyiceberg.manifest_reader import reading_files
 from floe_dagster_iceberg._pyiceberg.scan_planner import NullSafeScan
-from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
+from floe_dagster_iceberg.errors import EngineCapabilityError, SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import RowFilter
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
+from floe_dagster_iceberg.table.commit.commit import NEWEST_FORMAT_OF_PYICEBERG
 from floe_dagster_iceberg.table.commit.refs import to_timestamp_ms
-from floe_dagster_iceberg.table.filter.file_pruning import FileMatcher
-from floe_dagster_iceberg.table.filter.row_filter import CheckedFilter, compares_uuids, mask_rows, to_row_filter
+from floe_dagster_iceberg.table.filter.row_filter import (
+    CheckedFilter,
+    FileMatcher,
+    compares_uuids,
+    mask_rows,
+    to_row_filter,
+)
 from floe_dagster_iceberg.table.manager.base import CatalogSession, table_attributes
 from floe_dagster_iceberg.table.names import TableRef, table_name
+from floe_dagster_iceberg.table.write.handover import hand_over
 from floe_dagster_iceberg.telemetry import Operation, attributes as attrs, running_operation, traced
 from floe_dagster_iceberg.telemetry.metrics import count_read
+
+_logger = logging.getLogger(__name__)
 
 
 def _scan_attributes(table: TableRef, columns: Sequence[str] | None = None, *_: Any, **__: Any) -> dict[str, Any]:
@@ -50,6 +61,9 @@ class ScanOperations(CatalogSession):
         *,
         as_of: datetime | None = None,
         ref: str | None = None,
+        branch: str | None = None,
+        tag: str | None = None,
+        only_added: bool = False,
     ) -> pa.Table:
         """Read rows into memory; files and columns that cannot matter are skipped.
 
@@ -61,6 +75,9 @@ class ScanOperations(CatalogSession):
             limit: At most this many rows.
             as_of: Read the table as it was at this time, which must have a time zone.
             ref: Read a branch or tag.
+            branch: Read a branch.
+            tag: Read a tag.
+            only_added: Of that version, read only the rows in files that its snapshot added.
 
         Raises:
             NoSuchTableError: There is no such table.
@@ -69,13 +86,12 @@ class ScanOperations(CatalogSession):
             ScanError: A file of the table cannot be read.
         """
         loaded = self._load(table)
-        version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref)
-        scan = _data_scan(loaded, version, columns, row_filter, limit)
-        if compares_uuids(_every_column(scan), scan.row_filter):
-            schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
-            return pa.Table.from_batches(list(_batches(loaded, scan, schema)), schema=schema).slice(0, limit)
-        with translate_errors(loaded.catalog.name, table=table_name(loaded)), reading_files(loaded.location()):
-            return scan.to_arrow()
+        version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref, branch=branch, tag=tag)
+        scan = _data_scan(loaded, version, columns, row_filter, limit, only_added=only_added)
+        try:
+            return _read(loaded, scan)
+        except EngineCapabilityError as limit_of_engine:
+            return self._read_with_spark(loaded, scan, limit_of_engine)
 
     @traced("scan_batches", _scan_attributes)
     def scan_batches(
@@ -87,6 +103,9 @@ class ScanOperations(CatalogSession):
         *,
         as_of: datetime | None = None,
         ref: str | None = None,
+        branch: str | None = None,
+        tag: str | None = None,
+        only_added: bool = False,
     ) -> pa.RecordBatchReader:
         """Read rows as a stream, one file after the other, whatever the size of the table.
 
@@ -94,13 +113,61 @@ class ScanOperations(CatalogSession):
         version that is read is fixed by this call.
         """
         loaded = self._load(table)
-        version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref)
-        scan = _data_scan(loaded, version, columns, row_filter, None)
-        schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
+        version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref, branch=branch, tag=tag)
+        scan = _data_scan(loaded, version, columns, row_filter, None, only_added=only_added)
         # The operation that opens the stream has ended when it is read.
         operation = running_operation()
         attributes = {} if operation is None else operation.attributes
-        return pa.RecordBatchReader.from_batches(schema, _counted(_batches(loaded, scan, schema), attributes))
+        try:
+            return _stream(loaded, scan, attributes)
+        except EngineCapabilityError as limit:
+            return self._read_with_spark(loaded, scan, limit).to_reader()
+
+    def _read_with_spark(self, table: Table, scan: NullSafeScan, limit: EngineCapabilityError) -> pa.Table:
+        spark, reason = hand_over(limit, self._handover)
+        _logger.info("Spark reads '%s', because %s.", table_name(table), reason)
+        columns = () if scan.selected_fields == ("*",) else scan.selected_fields
+        rows = spark.read(
+            table,
+            snapshot_id=scan.snapshot_id,
+            row_filter=scan.row_filter,
+            columns=columns,
+            only_added=scan.only_added,
+        )
+        return rows.slice(0, scan.limit)
+
+
+def _read(table: Table, scan: DataScan) -> pa.Table:
+    if compares_uuids(_every_column(scan), scan.row_filter):
+        schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
+        batches = list(_batches(table, scan, _plan(table, scan), schema))
+        return pa.Table.from_batches(batches, schema=schema).slice(0, scan.limit)
+    with translate_errors(table.catalog.name, table=table_name(table)), reading_files(table.location()):
+        return scan.to_arrow()
+
+
+def _stream(table: Table, scan: DataScan, attributes: dict[str, Any]) -> pa.RecordBatchReader:
+    schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
+    # Planned at once, so that what PyIceberg cannot read is known before the first batch.
+    batches = _batches(table, scan, _plan(table, scan), schema)
+    return pa.RecordBatchReader.from_batches(schema, _counted(batches, attributes))
+
+
+def refuse_foreign_columns(
+    table: Table, schema: Schema, *, remedy: str = "Read the other columns, or read it as a Spark DataFrame."
+) -> None:
+    """Refuse to read columns of types that PyIceberg does not know.
+
+    Raises:
+        EngineCapabilityError: There is one.
+    """
+    if columns := foreign_columns(schema):
+        name, column = table_name(table), columns[0]
+        raise EngineCapabilityError(
+            f"Column '{column}' of '{name}' is of type {schema.find_type(column)}, which Arrow cannot read. {remedy}",
+            engine="arrow",
+            table=name,
+        )
 
 
 def _counted(batches: Iterator[pa.RecordBatch], attributes: dict[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -109,7 +176,9 @@ def _counted(batches: Iterator[pa.RecordBatch], attributes: dict[str, Any]) -> I
         yield batch
 
 
-def _batches(table: Table, scan: DataScan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(
+    table: Table, scan: DataScan, tasks: Iterable[FileScanTask], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     every_column = _every_column(scan)
     filters_itself = compares_uuids(every_column, scan.row_filter)
     rows = FileReader(
@@ -119,17 +188,21 @@ def _batches(table: Table, scan: DataScan, schema: pa.Schema) -> Iterator[pa.Rec
         row_filter=AlwaysTrue() if filters_itself else scan.row_filter,
     )
     with translate_errors(table.catalog.name, table=table_name(table)):
-        for batch in rows.stream(_plan(scan) if filters_itself else scan.plan_files()):
+        for batch in rows.stream(tasks):
             found = pa.Table.from_batches([batch])
             if filters_itself:
                 found = found.filter(mask_rows(found, every_column, scan.row_filter)).select(schema.names)
             yield from found.cast(schema).to_batches()
 
 
-def _plan(scan: DataScan) -> Iterator[FileScanTask]:
-    """Files that may hold matching rows, by our own pruning."""
-    matches = FileMatcher(scan.table_metadata, scan.row_filter)
-    return (task for task in scan.update(row_filter=AlwaysTrue()).plan_files() if not matches.no_row(task.file))
+def _plan(table: Table, scan: DataScan) -> Iterable[FileScanTask]:
+    """Files that may hold matching rows; by our own pruning if the filter compares UUIDs."""
+    with translate_errors(table.catalog.name, table=table_name(table)):
+        if not compares_uuids(_every_column(scan), scan.row_filter):
+            return scan.plan_files()
+        matches = FileMatcher(scan.table_metadata, scan.row_filter)
+        planned = scan.update(row_filter=AlwaysTrue()).plan_files()
+    return [task for task in planned if not matches.no_row(task.file)]
 
 
 def _every_column(scan: DataScan) -> Schema:
@@ -142,7 +215,9 @@ def _data_scan(
     columns: Sequence[str] | None,
     row_filter: RowFilter | CheckedFilter | None,
     limit: int | None,
-) -> DataScan:
+    *,
+    only_added: bool,
+) -> NullSafeScan:
     name = table_name(table)
     match row_filter:
         case None:
@@ -157,6 +232,7 @@ def _data_scan(
         raise ValidationError(f"A scan of '{name}' cannot be limited to {limit} rows. Give 0 or more.", table=name)
     scan = NullSafeScan.of_table(
         table,
+        only_added=only_added,
         row_filter=where,
         selected_fields=tuple(columns) if columns is not None else ("*",),
         snapshot_id=snapshot_id,
@@ -168,6 +244,8 @@ def _data_scan(
             f"Table '{name}' has no column {', '.join(map(repr, missing))}. It has: {', '.join(known)}.",
             table=name,
         )
+    if table.metadata.format_version > NEWEST_FORMAT_OF_PYICEBERG:
+        refuse_foreign_columns(table, scan.projection())
     return scan
 
 
@@ -177,24 +255,35 @@ def _schema_at(table: Table, snapshot_id: int) -> Any:
     return table.schemas().get(schema_id, table.schema()) if schema_id is not None else table.schema()
 
 
-def version_to_read(table: Table, *, snapshot_id: int | None, as_of: datetime | None, ref: str | None) -> int | None:
+def version_to_read(
+    table: Table,
+    *,
+    snapshot_id: int | None,
+    as_of: datetime | None,
+    ref: str | None = None,
+    branch: str | None = None,
+    tag: str | None = None,
+) -> int | None:
     """The snapshot to read; None is the newest of main.
 
     Raises:
-        ValidationError: More than one version is asked for, or a time without a zone.
+        ValidationError: More than one version is asked for, a time without a zone, or a branch as a tag.
         SnapshotNotFoundError: The table has no such version.
     """
     name = table_name(table)
-    asked = {"snapshot_id": snapshot_id, "as_of": as_of, "ref": ref}
+    asked = {"snapshot_id": snapshot_id, "as_of": as_of, "ref": ref, "branch": branch, "tag": tag}
     given = [word for word, value in asked.items() if value is not None]
     if len(given) > 1:
         raise ValidationError(f"A scan of '{name}' takes one of {', '.join(given)}, not several.", table=name)
     if snapshot_id is not None and table.metadata.snapshot_by_id(snapshot_id) is None:
         raise SnapshotNotFoundError(name, snapshot_id)
-    if ref is not None and ref != MAIN_BRANCH:
-        if ref not in table.metadata.refs:
-            raise SnapshotNotFoundError(name, ref)
-        return table.metadata.refs[ref].snapshot_id
+    if (known := ref or branch or tag) is not None and known != MAIN_BRANCH:
+        if (found := table.metadata.refs.get(known)) is None:
+            raise SnapshotNotFoundError(name, known)
+        kind = found.snapshot_ref_type.value
+        if known != ref and (known == branch) != (kind == "branch"):
+            raise ValidationError(f"'{known}' of '{name}' is a {kind}. Read it with {kind}='{known}'.", table=name)
+        return found.snapshot_id
     if as_of is not None:
         return _snapshot_at(table, name, as_of)
     return snapshot_id

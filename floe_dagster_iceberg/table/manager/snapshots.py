@@ -1,20 +1,31 @@
 """The table manager's operations on snapshots, branches and tags, and compaction."""
 
+import math
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 
+from floe_dagster_iceberg._pyiceberg.rest_catalog import FloeRestCatalog
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models import CompactionStrategy, MaintenanceResult, SnapshotInfo
+from floe_dagster_iceberg.models import (
+    CompactionStrategy,
+    ExpiryPolicy,
+    Guardrail,
+    MaintenanceResult,
+    SnapshotInfo,
+    TableState,
+)
 from floe_dagster_iceberg.table.commit import refs as ref_changes
+from floe_dagster_iceberg.table.commit.commit import commits_metadata
 from floe_dagster_iceberg.table.commit.refs import to_milliseconds, to_timestamp_ms
 from floe_dagster_iceberg.table.maintenance.compaction import compact
-from floe_dagster_iceberg.table.maintenance.expire_files import bring_back_lost_refs
-from floe_dagster_iceberg.table.maintenance.expiry import Retention, newest_first, stage_expiry
+from floe_dagster_iceberg.table.maintenance.expire_files import expire
+from floe_dagster_iceberg.table.maintenance.expiry import Retention, newest_first
 from floe_dagster_iceberg.table.manager.base import MetadataSession, table_attributes
 from floe_dagster_iceberg.table.names import TableRef, table_name, to_identifier
+from floe_dagster_iceberg.table.observation import ObservedTable, observe_table
 from floe_dagster_iceberg.telemetry import annotate, attributes as attrs, set_maintenance_attributes, traced
 
 _MILLISECONDS_PER_DAY = 24 * 60 * 60 * 1000
@@ -52,6 +63,26 @@ class SnapshotOperations(MetadataSession):
         """
         snapshot = self._load(to_identifier(table)).metadata.current_snapshot()
         return None if snapshot is None else SnapshotInfo.from_pyiceberg_snapshot(snapshot)
+
+    @traced("observe", table_attributes)
+    def observe(self, table: TableRef, since: TableState | None = None) -> ObservedTable:
+        """Look at a table: its data version, counts, last writer, and what has changed since an earlier look.
+
+        Reads metadata only. Over REST that is one request for the newest snapshots, and a second one for the others
+        if they are needed to tell what has changed.
+
+        Args:
+            table: The table; a handle is looked at in the version that it holds.
+            since: `observation.state` of an earlier look.
+
+        Raises:
+            NoSuchTableError: There is no such table, or it is a view.
+        """
+        identifier, catalog = to_identifier(table), self.catalog
+        if isinstance(table, Table) or not isinstance(catalog, FloeRestCatalog):
+            return observe_table(self._load(table), since, None)
+        newest = self._load(identifier, catalog.load_newest_snapshots)
+        return observe_table(newest, since, lambda: self._load(identifier))
 
     @traced("rollback_to_snapshot", table_attributes)
     def rollback_to_snapshot(self, table: TableRef, snapshot_id: int) -> SnapshotInfo:
@@ -209,13 +240,16 @@ class SnapshotOperations(MetadataSession):
         older_than: datetime | None = None,
         retain_last: int | None = None,
         now: datetime | None = None,
+        delete_files: bool = True,
     ) -> int:
-        """Remove old snapshots from the table's metadata; files are left to maintenance.
+        """Expire old snapshots and delete the files that only they need, as the maintenance asset does.
 
         A snapshot expires if it is older than the limit, is not among the newest ones of the table or of any
         branch, and no branch or tag points at it. Branches and tags follow their own retention, and are removed
         past their own `max_ref_age`; main never is. If a branch or tag changes meanwhile, the plan is made again.
-        Many snapshots expire in several commits; an interrupted call has expired the oldest ones.
+        Many snapshots expire in several commits; an interrupted call has expired the oldest ones. Files are deleted
+        after the commit that removes their snapshots; a running query of such a snapshot fails. Of a table that only
+        Spark can commit to, files are left to the maintenance asset.
 
         Args:
             table: The table.
@@ -224,6 +258,7 @@ class SnapshotOperations(MetadataSession):
             older_than: A timestamp with a time zone, instead of `older_than_days`.
             retain_last: The same as `min_snapshots_to_keep`.
             now: The timestamp from which ages are counted; the present if not given.
+            delete_files: Whether to delete the files; if not, they stay until orphan file removal finds them.
 
         Returns:
             How many snapshots this call expired.
@@ -236,20 +271,30 @@ class SnapshotOperations(MetadataSession):
         name = str(to_identifier(table))
         _only_one(name, older_than_days=older_than_days, older_than=older_than)
         _only_one(name, min_snapshots_to_keep=min_snapshots_to_keep, retain_last=retain_last)
-        now_ms = to_timestamp_ms(now or datetime.now(UTC), argument="now", table=name)
+        now = now or datetime.now(UTC)
+        now_ms = to_timestamp_ms(now, argument="now", table=name)
         if older_than is None:
             days = self.config.default_retention_days if older_than_days is None else older_than_days
-            if days < 0:
-                raise ValidationError(f"older_than_days for '{name}' must not be negative, got {days}.", table=name)
+            if not 0 <= days < math.inf:
+                raise ValidationError(f"older_than_days for '{name}' must be 0 or more days, got {days}.", table=name)
             older_than_ms = now_ms - round(days * _MILLISECONDS_PER_DAY)
         else:
             older_than_ms = to_timestamp_ms(older_than, argument="older_than", table=name)
         keep = min_snapshots_to_keep if retain_last is None else retain_last
         keep = _positive(keep, "The number of snapshots to keep", name) or self.config.min_snapshots_to_keep
         retention = Retention(older_than_ms=older_than_ms, min_snapshots_to_keep=keep, now_ms=now_ms)
-        expired = self._expire(self._load_newest(table), retention)
-        annotate({attrs.SNAPSHOTS_EXPIRED: expired})
-        return expired
+        loaded = self._load_newest(table)
+        policy = ExpiryPolicy(
+            max_age=timedelta(milliseconds=max(0, now_ms - older_than_ms)),
+            min_snapshots_to_keep=keep,
+            # PyIceberg reads none of the newer formats' manifests, so the files in use are unknown.
+            delete_files=delete_files and commits_metadata(loaded),
+            # What was asked for by hand is meant so.
+            overrides=[Guardrail.EXPIRY_AGE],
+        )
+        result = expire(loaded, policy, now, self.budget, retention=retention, through=self._handover)
+        annotate({attrs.SNAPSHOTS_EXPIRED: result.snapshots_expired, attrs.FILES_REMOVED: result.files_removed})
+        return result.snapshots_expired
 
     @traced("compact_table", table_attributes, report=set_maintenance_attributes)
     def compact_table(self, table: TableRef, strategy: CompactionStrategy | None = None) -> MaintenanceResult:
@@ -268,16 +313,7 @@ class SnapshotOperations(MetadataSession):
             ScanError: A file to rewrite cannot be read.
             CommitConflictError: Others kept replacing the files being rewritten.
         """
-        return compact(self._load(table), strategy or CompactionStrategy(), self._budget)
-
-    def _expire(self, table: Table, retention: Retention) -> int:
-        expired = 0
-        while True:
-            plan = self._change(table, partial(stage_expiry, table=table_name(table), retention=retention))
-            bring_back_lost_refs(table, plan, self._budget)
-            expired += plan.expired_from(table.metadata)
-            if plan.is_complete:
-                return expired
+        return compact(self._load(table), strategy or CompactionStrategy(), self.budget)
 
     def _create_ref(self, table: TableRef, name: str, snapshot_id: int | None, ref: SnapshotRef) -> SnapshotInfo:
         loaded = self._load_newest(table)
@@ -345,7 +381,13 @@ class ManagedSnapshots:
         *,
         older_than: datetime | None = None,
         retain_last: int | None = None,
+        delete_files: bool = True,
     ) -> int:
         return self._operations.expire_snapshots(
-            self._table, older_than_days, min_snapshots_to_keep, older_than=older_than, retain_last=retain_last
+            self._table,
+            older_than_days,
+            min_snapshots_to_keep,
+            older_than=older_than,
+            retain_last=retain_last,
+            delete_files=delete_files,
         )

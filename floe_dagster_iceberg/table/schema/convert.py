@@ -1,7 +1,7 @@
 """Converts users' schemas and partition specs to PyIceberg's, and edits single fields of a schema."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -40,14 +40,39 @@ def to_iceberg_schema(table: object, schema: SchemaLike) -> Schema:
             )
     if not converted.fields:
         raise ValidationError(f"The schema of '{table}' has no columns. Add at least one.", table=table)
-    spellings = Counter(name.lower() for name in converted.column_names)
-    if duplicates := sorted(name for name in converted.column_names if spellings[name.lower()] > 1):
+    if any(not node.field.name for node in nodes_by_id(converted).values()):
+        raise ValidationError(
+            f"The schema of '{table}' has a column without a name, which Iceberg does not allow. Name it.", table=table
+        )
+    try:
+        names = converted.column_names
+    except ValueError:
+        raise _ambiguous(table) from None
+    spellings = Counter(name.lower() for name in names)
+    if duplicates := sorted(name for name in names if spellings[name.lower()] > 1):
         raise ValidationError(
             f"Columns of '{table}' differ only in case, and Spark could not distinguish them: {', '.join(duplicates)}. "
             "Rename or drop one of each.",
             table=table,
         )
     return converted
+
+
+def check_format_version(table: object, schema: Schema, format_version: int) -> None:
+    """Refuse columns of types that a table's format version does not have.
+
+    Raises:
+        ValidationError: With the column and the version that it needs.
+    """
+    for field_id in schema.field_ids:
+        kind = schema.find_type(field_id)
+        if kind.is_primitive and (needed := kind.minimum_format_version()) > format_version:
+            raise ValidationError(
+                f"Column '{schema.find_column_name(field_id)}' is of type {kind}, which needs format version {needed}, "
+                f"and '{table}' has {format_version}. Set 'iceberg/format_version' for a new table, upgrade the table "
+                "with upgrade_format_version(), or cast the column.",
+                table=table,
+            )
 
 
 def to_iceberg_spec(table: object, schema: Schema, spec: SpecLike) -> IcebergSpec:
@@ -83,7 +108,18 @@ def _from_arrow(table: object, schema: pa.Schema) -> Schema:
         raise ValidationError(
             f"Columns of '{table}' hold only NULL and have no type: {', '.join(untyped)}. Cast them.", table=table
         )
-    return assign_fresh_schema_ids(arrow_schema_without_ids(columns, format_version=2))
+    try:
+        return assign_fresh_schema_ids(arrow_schema_without_ids(columns, format_version=2))
+    except ValueError:
+        raise _ambiguous(table) from None
+
+
+def _ambiguous(table: object) -> ValidationError:
+    return ValidationError(
+        f"Two columns of '{table}' have the same name, or one is called like the path of another, as 'a.b' like field "
+        "'b' of struct 'a'. Rename one of them.",
+        table=table,
+    )
 
 
 FieldEdit = Callable[[NestedField], NestedField | None]
@@ -114,6 +150,14 @@ def edit_field(schema: Schema, field_id: int, edit: FieldEdit) -> Schema:
 def with_fields(schema: Schema, struct: StructType) -> Schema:
     """Return the schema with other columns; its id and identifier fields stay."""
     return Schema(*struct.fields, schema_id=schema.schema_id, identifier_field_ids=schema.identifier_field_ids)
+
+
+def with_docs(schema: Schema, docs: Mapping[str, str]) -> Schema:
+    """Return the schema with docs for some of its columns, by their names."""
+    if not docs:
+        return schema
+    fields = [field.model_copy(update={"doc": docs.get(field.name, field.doc)}) for field in schema.fields]
+    return with_fields(schema, StructType(*fields))
 
 
 def _nodes(field_type: IcebergType, ancestors: tuple[int, ...]) -> Iterator[SchemaNode]:

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from pydantic import Field, model_validator
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform, parse_transform
-from pyiceberg.types import IcebergType
+from pyiceberg.transforms import (
+    BucketTransform,
+    HourTransform,
+    IdentityTransform,
+    Transform,
+    TruncateTransform,
+    parse_transform,
+)
+from pyiceberg.types import DateType, IcebergType
 
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.base import FrozenModel, Items, first_duplicate
 from floe_dagster_iceberg.models.partitioning import FIRST_PARTITION_FIELD_ID, PartitionTransform
-from floe_dagster_iceberg.table.filter.slice_literals import TIME_TYPES, find_column
 
 if TYPE_CHECKING:
     # Asset settings load this module with a code location, which must not load PyIceberg's tables.
@@ -112,6 +118,8 @@ class PartitionLayout(FrozenModel):
         Raises:
             ValidationError: A column is missing, or its type does not support the transform.
         """
+        from floe_dagster_iceberg.table.filter.partition_slice import find_column  # noqa: PLC0415 - loads Arrow, which code locations must not
+
         fields: list[PartitionField] = []
         for number, field in enumerate(self.fields):
             source = find_column(schema, field.column)
@@ -128,9 +136,14 @@ class PartitionLayout(FrozenModel):
 
 
 def _transform_for(field: PartitionLayoutField, source_type: IcebergType) -> Transform[Any, Any]:
+    from floe_dagster_iceberg.table.filter.partition_slice import TIME_TYPES, too_short_for_dates  # noqa: PLC0415 - as above
+
     if field.derived and field.transform in TIME_TRANSFORMS and not isinstance(source_type, TIME_TYPES):
         return IdentityTransform()
     transform = field.to_pyiceberg_transform()
+    if field.derived and isinstance(transform, HourTransform) and isinstance(source_type, DateType):
+        # Another transform would not help: its partitions could not be distinguished either.
+        raise too_short_for_dates(field.column)
     if not source_type.is_primitive or not transform.can_transform(source_type):
         raise ValidationError(
             f"Column '{field.column}' of type {source_type} cannot be partitioned by {field.transform}. "

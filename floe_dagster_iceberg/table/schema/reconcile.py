@@ -1,14 +1,25 @@
 """Schema changes that a table needs before given rows fit into it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Transaction
-from pyiceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+)
 
 from floe_dagster_iceberg._pyiceberg.parquet import arrow_schema_without_ids
 from floe_dagster_iceberg.errors import IncompatibleSchemaChangeError, SchemaEvolutionError
@@ -64,11 +75,31 @@ class MakeColumnOptional:
         return f"make {'.'.join(self.path)} optional"
 
 
-ColumnChange = AddColumn | WidenColumn | MakeColumnOptional
+@dataclass(frozen=True)
+class DocumentColumn:
+    """A column whose doc differs from its description."""
+
+    path: Path
+    doc: str
+
+    def apply(self, update: "UpdateSchema") -> None:
+        update.update_column(self.path, doc=self.doc)
+
+    def __str__(self) -> str:
+        return f"document {'.'.join(self.path)}"
+
+
+ColumnChange = AddColumn | WidenColumn | MakeColumnOptional | DocumentColumn
 
 
 def reconcile(
-    table: str, schema: Schema, rows: pa.Schema, *, null_counts: Mapping[str, int], mode: EvolutionMode
+    table: str,
+    schema: Schema,
+    rows: pa.Schema,
+    *,
+    null_count: Callable[[str], int | None],
+    mode: EvolutionMode,
+    docs: Mapping[str, str] | None = None,
 ) -> list[ColumnChange]:
     """Return the changes that make rows fit; none if they already do.
 
@@ -76,19 +107,46 @@ def reconcile(
         table: Name of the table, for messages.
         schema: Its schema.
         rows: The rows' columns; those with only NULL may have no type.
-        null_counts: NULLs per column of the rows, where known.
+        null_count: Returns the NULLs in a column of the rows, where known.
         mode: Which changes are allowed.
+        docs: Descriptions of columns; docs that differ are changed, unless the mode allows no change.
 
     Raises:
         SchemaEvolutionError: The rows do not fit, and the mode does not allow the necessary change.
     """
     changes = list(_Reconciler(table, mode).struct(schema.as_struct(), _rows_struct(table, schema, rows), ()))
     for field in schema.fields:
-        if field.required and null_counts.get(field.name) and not pa.types.is_null(rows.field(field.name).type):
+        if field.required and null_count(field.name) and not pa.types.is_null(rows.field(field.name).type):
             if mode is not EvolutionMode.WIDEN:
                 raise _refused(table, (field.name,), "is required and the rows hold NULL in it", "widen")
             changes.append(MakeColumnOptional((field.name,)))
-    return changes
+    return changes if mode is EvolutionMode.NONE or not docs else list(_with_docs(schema, changes, docs))
+
+
+def _with_docs(schema: Schema, changes: list[ColumnChange], docs: Mapping[str, str]) -> Iterator[ColumnChange]:
+    for change in changes:
+        if isinstance(change, AddColumn) and len(change.path) == 1:
+            yield replace(change, doc=docs.get(change.path[0], change.doc))
+        else:
+            yield change
+    for field in schema.fields:
+        if (doc := docs.get(field.name, field.doc)) is not None and doc != field.doc:
+            yield DocumentColumn((field.name,), doc)
+
+
+def is_integer_for_float(table: IcebergType, rows: IcebergType) -> bool:
+    """Whether rows have integers for a column of floats, which holds most of them exactly."""
+    return isinstance(table, FloatType | DoubleType) and isinstance(rows, IntegerType | LongType)
+
+
+def integers_for_floats(schema: Schema, rows: pa.Schema) -> dict[str, pa.DataType]:
+    """The integer columns of rows for which a table has floats, with the type to convert them to."""
+    found: dict[str, pa.DataType] = {}
+    for field in schema.fields:
+        is_float = isinstance(field.field_type, FloatType | DoubleType) and field.name in rows.names
+        if is_float and pa.types.is_integer(rows.field(field.name).type):
+            found[field.name] = pa.float32() if isinstance(field.field_type, FloatType) else pa.float64()
+    return found
 
 
 def apply_changes(table: str, transaction: Transaction, changes: Sequence[ColumnChange]) -> None:
@@ -181,7 +239,7 @@ class _Reconciler:
                 raise self._incompatible(table, rows, path)
 
     def _primitive(self, table: PrimitiveType, rows: PrimitiveType, path: Path) -> Iterator[ColumnChange]:
-        if table == rows or widens(rows, table):
+        if table == rows or widens(rows, table) or (len(path) == 1 and is_integer_for_float(table, rows)):
             return
         if not widens(table, rows):
             raise self._incompatible(table, rows, path)
@@ -190,11 +248,10 @@ class _Reconciler:
         yield WidenColumn(path, table, rows)
 
     def _incompatible(self, table: IcebergType, rows: IcebergType, path: Path) -> IncompatibleSchemaChangeError:
-        return IncompatibleSchemaChangeError(
-            self._table,
-            column=".".join(path),
-            reason=f"it is {table} and the rows have {rows}, which cannot be converted; cast the rows",
-        )
+        reason = f"it is {table} and the rows have {rows}, which cannot be converted; cast the rows"
+        if is_integer_for_float(rows, table):
+            reason += " (pandas turns integers into floats where values are missing: use its type 'Int64')"
+        return IncompatibleSchemaChangeError(self._table, column=".".join(path), reason=reason)
 
 
 def _refused(table: str, path: Path, fact: str, needed: str) -> SchemaEvolutionError:

@@ -2,26 +2,32 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg import partitioning
 from pyiceberg.io import FileIO
+from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
-from pyiceberg.manifest import DataFile
-from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionFieldValue, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import BucketTransform, TruncateTransform, VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
 
-from floe_dagster_iceberg._pyiceberg.parquet import project_batch
-from floe_dagster_iceberg.errors import SchemaEvolutionError, ValidationError
+from floe_dagster_iceberg._pyiceberg.file_io import FloeFileIO
+from floe_dagster_iceberg._pyiceberg.manifest_writer import same_nan
+from floe_dagster_iceberg._pyiceberg.parquet import project, to_file_schema
+from floe_dagster_iceberg.errors import SchemaEvolutionError, WriteError
 from floe_dagster_iceberg.table.arrow_input import ArrowRows, RowFilter
 from floe_dagster_iceberg.table.storage import delete_files
-from floe_dagster_iceberg.table.write.partitioner import Partition, PartitionSplitter
 from floe_dagster_iceberg.table.write.rolling_files import DataFileFactory, EncoderPool, RollingFileWriter, null_error
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -37,6 +43,77 @@ WORTH_A_THREAD_BYTES = 1024 * 1024
 # A row group may be this many times too large. More, and two of them would miss a file's target by far.
 MUCH_LARGER = 1.3
 _RECORD_COUNT = attrgetter("record_count")
+_ROW = "__row"
+
+
+class Partition(partitioning.PartitionKey):
+    """A partition's key; unlike PyIceberg's own it allows several fields on one source column."""
+
+    @cached_property
+    def partition(self) -> Record:
+        stored: list[object] = []
+        for value in self.field_values:
+            if isinstance(value.field.transform, BucketTransform | VoidTransform):
+                # PyIceberg goes by the source column, whose type makes the number of a bucket a time of day, and which
+                # may be gone when the field is void.
+                stored.append(value.value)
+            else:
+                held = partitioning.partition_record_value(value.field, value.value, self.schema)
+                stored.append(same_nan(held) if isinstance(held, float) else held)
+        return Record(*stored)
+
+
+def split_by_partition(
+    batch: pa.RecordBatch, spec: PartitionSpec, schema: Schema
+) -> Iterator[tuple[Partition | None, pa.RecordBatch]]:
+    """Yield each partition of a batch in the table's schema with its rows, in the order they came."""
+    if spec.is_unpartitioned():
+        yield None, batch
+        return
+    names = list(map(str, range(len(spec.fields))))
+    keys = pa.Table.from_arrays([_partition_values(batch, field, schema) for field in spec.fields], names=names)
+    groups = (
+        keys.append_column(_ROW, pa.arange(0, batch.num_rows))
+        .group_by(names, use_threads=False)
+        .aggregate([(_ROW, "list")])
+    )
+    for group in range(groups.num_rows):
+        values = [
+            PartitionFieldValue(field=field, value=groups.column(name)[group].as_py())
+            for name, field in zip(names, spec.fields, strict=True)
+        ]
+        partition = Partition(field_values=values, partition_spec=spec, schema=schema)
+        if groups.num_rows == 1:
+            yield partition, batch
+        else:
+            # A copy, not a slice: a slice would keep the whole batch in memory until its partition is written.
+            yield partition, batch.take(groups.column(f"{_ROW}_list")[group].values)
+
+
+def _partition_values(batch: pa.RecordBatch, field: PartitionField, schema: Schema) -> pa.Array:
+    if isinstance(field.transform, VoidTransform):
+        return pa.nulls(batch.num_rows, pa.int32())
+    source = schema.find_field(field.source_id)
+    top, *path = (schema.find_column_name(field.source_id) or "").split(".")
+    column = batch.column(top)
+    for name in path:
+        column = pc.struct_field(column, name)
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.storage
+    if pa.types.is_large_binary(column.type):
+        # Which PyIceberg cannot truncate; batches are small enough for the other kind.
+        column = column.cast(pa.binary())
+    values = field.transform.pyarrow_transform(source.field_type)(column)
+    if isinstance(field.transform, TruncateTransform) and pa.types.is_decimal(values.type):
+        try:
+            # The lowest values have more digits once they are rounded down.
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            raise WriteError(
+                f"Partition field '{field.name}' rounds values of a {values.type} column down to more digits than it "
+                "holds. Drop such rows, give the column more digits with evolve_schema(), or partition it otherwise."
+            ) from None
+    return values
 
 
 @dataclass
@@ -70,16 +147,15 @@ class DataFileWriter:
         sort_by: Sequence[str] = (),
         side_by_side: bool = True,
     ) -> None:
-        properties = metadata.properties
         self._metadata, self._io = metadata, io
-        self._schema: Schema = sanitize_column_names(metadata.schema())
+        self._schema = to_file_schema(metadata.schema())
         self._arrow_schema = schema_to_pyarrow(self._schema)
-        self._splitter = PartitionSplitter(metadata.spec(), self._schema)
-        default_bytes = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
-        target_bytes = target_file_size_bytes or _size(
-            properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default_bytes
+        # Properties were checked before rows are written.
+        properties, default_bytes = metadata.properties, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
+        target_bytes = target_file_size_bytes or int(
+            properties.get(TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default_bytes)
         )
-        row_group_bytes = _size(properties, TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, ROW_GROUP_BYTES)
+        row_group_bytes = int(properties.get(TableProperties.PARQUET_ROW_GROUP_SIZE_BYTES, ROW_GROUP_BYTES))
         # At least two row groups per file: a single one that is a little too large would fill the file alone.
         self._flush_bytes = max(1, min(row_group_bytes, ROW_GROUP_BYTES, target_bytes // 2))
         # Sorted rows make consecutive files that do not overlap; files written side by side would.
@@ -96,7 +172,12 @@ class DataFileWriter:
 
     def write(self, rows: ArrowRows, keep: RowFilter | None = None) -> None:
         """Add rows, those that `keep` returns; they may still be in memory afterwards."""
-        structs = self._missing_structs(rows.schema)
+        # Structs that the rows lack. PyIceberg would fill them so that their required fields hold NULL as well.
+        structs = [
+            pa.field(column.name, schema_to_pyarrow(column.field_type, include_field_ids=False))
+            for column in self._metadata.schema().fields
+            if isinstance(column.field_type, StructType) and column.name not in rows.schema.names
+        ]
         batch_schema = pyarrow_to_schema(
             pa.schema([*rows.schema, *structs]),
             name_mapping=self._metadata.schema().name_mapping,
@@ -122,7 +203,11 @@ class DataFileWriter:
         if self._ending:
             return
         self._split()
-        in_one_go = self._buffered_bytes < WORTH_A_THREAD_BYTES and len(self._parts) == 1
+        in_one_go = (
+            self._buffered_bytes < WORTH_A_THREAD_BYTES
+            and len(self._parts) == 1
+            and not isinstance(self._io, FloeFileIO)
+        )
         self._ending = True
         for part in self._parts.values():
             turn = part.turn % len(part.writers)
@@ -162,14 +247,6 @@ class DataFileWriter:
         # Names that Avro does not allow are spelled differently in files.
         return self._schema.find_column_name(self._metadata.schema().find_field(column).field_id) or column
 
-    def _missing_structs(self, given: pa.Schema) -> list[pa.Field]:
-        """Structs that the rows lack. PyIceberg would fill them so that their required fields hold NULL as well."""
-        return [
-            pa.field(column.name, schema_to_pyarrow(column.field_type, include_field_ids=False))
-            for column in self._metadata.schema().fields
-            if isinstance(column.field_type, StructType) and column.name not in given.names
-        ]
-
     def _project(self, batch: pa.RecordBatch, structs: Sequence[pa.Field], batch_schema: Schema) -> pa.RecordBatch:
         for column in self._metadata.schema().fields:
             if column.required and column.name in batch.schema.names and batch.column(column.name).null_count:
@@ -180,7 +257,13 @@ class DataFileWriter:
                 )
         for struct in structs:
             batch = batch.append_column(struct, pa.array([None] * batch.num_rows, struct.type))
-        projected = project_batch(batch, batch_schema=batch_schema, table_schema=self._schema)
+        projected = project(
+            batch,
+            file_schema=batch_schema,
+            requested_schema=self._schema,
+            include_field_ids=True,
+            format_model=FileFormatFactory.get(FileFormat.PARQUET),
+        )
         try:
             # Text columns may be string or large_string, depending on how they were read or filled.
             return projected.cast(self._arrow_schema)
@@ -191,7 +274,7 @@ class DataFileWriter:
         rows = pa.Table.from_batches(self._unsplit, schema=self._arrow_schema).combine_chunks()
         self._unsplit, self._unsplit_bytes = [], 0
         for batch in rows.to_batches():
-            for partition, rows_of_partition in self._splitter.split(batch):
+            for partition, rows_of_partition in split_by_partition(batch, self._metadata.spec(), self._schema):
                 self._buffer(partition, rows_of_partition)
             while self._buffered_bytes >= BUFFER_BYTES:
                 self._flush(max(self._parts.values(), key=lambda part: part.buffered_bytes))
@@ -246,13 +329,6 @@ class DataFileWriter:
             # The half that got no rows for the longest time.
             for writer in sorted(writing, key=lambda writer: writer.last_used)[: MOST_OPEN_FILES // 2]:
                 self._encoders.start(writer, writer.close)
-
-
-def _size(properties: Mapping[str, str], key: str, default: int) -> int:
-    given = properties.get(key, str(default))
-    if not given.isdecimal() or int(given) == 0:
-        raise ValidationError(f"Table property '{key}' is '{given}', which is not a number of bytes.")
-    return int(given)
 
 
 def _memory(batch: pa.RecordBatch) -> int:

@@ -8,59 +8,81 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
-from floe_dagster_iceberg._pyiceberg.transaction import CreateTransaction, history_of, summary_property
-from floe_dagster_iceberg.errors import NoSuchTableError, TableAlreadyExistsError, ValidationError
+from floe_dagster_iceberg._pyiceberg.transaction import CreateTransaction, find_snapshot
+from floe_dagster_iceberg.errors import (
+    EngineCapabilityError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
 from floe_dagster_iceberg.models import SnapshotInfo, WriteMode, snapshot_properties
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, NewTable, commit, load_table_or_none, snapshot_id_for
 from floe_dagster_iceberg.table.write import write as writes
-from floe_dagster_iceberg.table.write.create_table import ensure_namespace, open_new_table, stage_first_snapshot
+from floe_dagster_iceberg.table.write.create_table import (
+    check_new_table,
+    ensure_namespace,
+    open_new_table,
+    stage_first_snapshot,
+)
+from floe_dagster_iceberg.table.write.handover import HandoverProvider, hand_over
 from floe_dagster_iceberg.table.write.row_scope import PartitionCheck
 from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
-from floe_dagster_iceberg.table.write.upsert import check_keys
+from floe_dagster_iceberg.table.write.upsert import UpsertCounts, check_keys
 from floe_dagster_iceberg.table.write.write import PreparedFiles, TableWrite, TableWriteResult
 
 
 def find_committed_write(metadata: TableMetadata, branch: str, key: str | None) -> Snapshot | None:
     """The snapshot in a branch's history that has a key; a write that was rolled back does not count."""
-    if key is None:
-        return None
-    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
-    head = None if ref is None else metadata.snapshot_by_id(ref.snapshot_id)
-    for snapshot in history_of(metadata, head):
-        if summary_property(snapshot, snapshot_properties.IDEMPOTENCY_KEY) == key:
-            return snapshot
-    return None
+    return None if key is None else find_snapshot(metadata, branch, {snapshot_properties.IDEMPOTENCY_KEY: {key}})
 
 
-def write_once(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
+def write_once(
+    catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: CommitBudget, handover: HandoverProvider | None = None
+) -> TableWriteResult:
     """Write rows into their table in one commit.
 
     A failure leaves no table, no column, no snapshot and no file. Repeating a committed write writes nothing.
 
+    Args:
+        catalog: The catalog.
+        rows: The rows.
+        write: How they are written.
+        budget: How often to try against other writers.
+        handover: Does what PyIceberg cannot.
+
     Raises:
         NoSuchTableError: The table is missing and may not be created.
+        EngineCapabilityError: PyIceberg cannot do it, and there is no handover.
         SchemaEvolutionError: The rows do not fit the table and may not change it.
         RowsOutsidePartitionError: Rows lie outside the partitions, and that is an error.
         CommitConflictError: Other writers won, or changed the rows being replaced.
         CommitOutcomeUnknownError: The catalog became unreachable during the commit.
     """
     table = load_table_or_none(catalog, write.table)
+    if table is None and not write.create:
+        raise NoSuchTableError(write.table)
     if write.mode is WriteMode.UPSERT:
         # Keys are compared with each other and with the table, so the rows are read more than once. Not before the
         # table is loaded: a repair of its metadata repeats the write, and a stream is read only once.
         rows = ArrowRows(rows.to_table())
-    if write.sort_by:
-        write = replace(write, sort_by=sort_columns(rows.columns, write, table))
-    if table is not None:
+    try:
+        writes.check_write(table, write)
+        if write.sort_by:
+            write = replace(write, sort_by=sort_columns(rows.columns, write, table))
+            rows = rows.sorted_by(write.sort_by)
+        if table is None:
+            return _create(catalog, rows, write, budget)
         return _into_existing(table, rows, write, budget)
-    if not write.create:
-        raise NoSuchTableError(write.table)
-    return _create(catalog, rows, write, budget)
+    except EngineCapabilityError as limit:
+        # An earlier attempt may have committed before the table became one that PyIceberg cannot write.
+        if table is not None and (written := already_written(table, write)) is not None:
+            return written
+        spark, reason = hand_over(limit, handover, possible=rows.readable)
+    return replace(spark.write(catalog, rows, write, budget, loaded=table), handed_over=reason)
 
 
 def sort_columns(rows: pa.Schema, write: TableWrite, table: Table | None) -> Sequence[str]:
@@ -92,11 +114,12 @@ def _into_existing(
 def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
     """Create the table with its first rows, or write into the one that another process has created."""
     name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, None)
-    new_table = NewTable(catalog, write.table, partial(open_new_table, catalog, rows.data_schema, write))
+    stage = partial(open_new_table, catalog, rows.data_schema, write)
     with translate_errors(catalog.name, table=name):
+        check_new_table(catalog, write.table)
         ensure_namespace(catalog, write.table.namespace_parts)
         try:
-            staged = new_table.open()
+            staged = NewTable(catalog, write.table, stage).open()
         except TableAlreadyExistsError:
             # A REST catalog refuses to stage a table that another process has created since it was looked up.
             if (table := load_table_or_none(catalog, write.table)) is None:
@@ -105,8 +128,10 @@ def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: Commit
         with UncommittedFiles(name, staged.table.io) as files, translate_errors(catalog.name, table=name):
             prepared = _prepare(staged, rows, write, files)
             first = partial(stage_first_snapshot, write=write, snapshot_id=snapshot_id, prepared=prepared, files=files)
+            unused = [staged]
             committed = commit(
-                new_table,
+                # Staged once more only for another attempt.
+                NewTable(catalog, write.table, lambda: unused.pop() if unused else stage()),
                 first,
                 budget=budget,
                 snapshot_id=snapshot_id,
@@ -121,6 +146,7 @@ def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: Commit
                     rows_outside=prepared.check.rows_outside,
                     rows_dropped=prepared.check.rows_dropped,
                     created=True,
+                    upserted=UpsertCounts(inserted=prepared.writer.rows) if write.mode is WriteMode.UPSERT else None,
                 )
             if not rows.replayable:
                 result = _into_existing(committed.table, rows, write, budget, prepared=prepared)
@@ -136,7 +162,6 @@ def _prepare(
 ) -> PreparedFiles:
     metadata, name = transaction.table_metadata, str(write.table)
     check = PartitionCheck(write.scope, name, metadata.schema())
-    rows = rows.sorted_by(write.sort_by)
     if write.mode is WriteMode.UPSERT:
         check_keys(name, metadata.schema(), rows.to_table(check.filter), write.keys)
         check = PartitionCheck(write.scope, name, metadata.schema())

@@ -16,14 +16,15 @@ import pyarrow as pa
 from pyiceberg.io import FileIO, OutputFile
 from pyiceberg.io.pyarrow import ParquetFormatWriter
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
 from floe_dagster_iceberg._pyiceberg import parquet
+from floe_dagster_iceberg._pyiceberg.parquet import BloomFilters
 from floe_dagster_iceberg.errors import SchemaEvolutionError
-from floe_dagster_iceberg.table.write.partitioner import Partition
 
 # With fewer rows there is nothing to gain.
 FEWEST_ROWS: Final = 20_000
@@ -64,6 +65,8 @@ def _hardly_repeats(sample: pa.ChunkedArray, rows: int) -> bool:
 
 # A row group waits in memory for each.
 MOST_THREADS: Final = 4
+# A row group of more than this, compressed, is uploaded before the next one is encoded.
+MOST_UPLOADING_BYTES: Final = 16 * 1024 * 1024
 
 
 class DataFileFactory:
@@ -78,27 +81,33 @@ class DataFileFactory:
         self._metadata, self._schema, self._io = metadata, schema, io
         self._locations = load_location_provider(metadata.location, metadata.properties)
         self._write_id, self._counter = uuid.uuid4(), itertools.count()
+        self._bloom_filters = BloomFilters(metadata, schema)
         self.by_location: dict[str, DataFile | None] = {}
 
-    def start(self, partition: Partition | None, first_rows: pa.Table) -> tuple[OutputFile, ParquetFormatWriter]:
+    def start(self, partition: PartitionKey | None, first_rows: pa.Table) -> tuple[OutputFile, ParquetFormatWriter]:
         """Begin a file; its first rows decide how its columns are encoded."""
         name = f"{next(self._counter):05d}-0-{self._write_id}.parquet"
         location = self._locations.new_data_location(name, partition)
         self.by_location[location] = None
         output = self._io.new_output(location)
+        without_dictionary = unrepeated_columns(first_rows)
         writer = parquet.open_parquet_writer(output, self._schema, self._metadata.properties)
-        parquet.leave_without_dictionary(writer, unrepeated_columns(first_rows))
+        parquet.set_column_encodings(
+            writer,
+            without_dictionary=without_dictionary,
+            bloom_filters=self._bloom_filters.options(first_rows.num_rows),
+        )
         return output, writer
 
-    def finish(self, output: OutputFile, writer: ParquetFormatWriter, partition: Partition | None) -> None:
+    def finish(self, output: OutputFile, writer: ParquetFormatWriter, partition: PartitionKey | None) -> None:
         """Close a file and add it to the write."""
-        statistics = writer.close()
+        statistics, length = parquet.finish(writer)
         self.by_location[output.location] = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=output.location,
             file_format=FileFormat.PARQUET,
             partition=partition.partition if partition is not None else Record(),
-            file_size_in_bytes=len(output),
+            file_size_in_bytes=length,
             sort_order_id=None,
             spec_id=self._metadata.default_spec_id,
             equality_ids=None,
@@ -116,7 +125,7 @@ class RollingFileWriter:
         filled_a_file: Whether one file reached its target size.
     """
 
-    def __init__(self, files: DataFileFactory, partition: Partition | None) -> None:
+    def __init__(self, files: DataFileFactory, partition: PartitionKey | None) -> None:
         self._files, self._partition = files, partition
         self._file: tuple[OutputFile, ParquetFormatWriter] | None = None
         self.encoding: Future[None] | None = None
@@ -143,6 +152,8 @@ class RollingFileWriter:
         except pa.ArrowInvalid as error:
             raise null_error(error) from None
         after = parquet.bytes_written(writer)
+        if after - before >= MOST_UPLOADING_BYTES:
+            parquet.wait_for_uploads(writer)
         # Half a row group too small is as far from the target as half a row group too large.
         if after + (after - before) // 2 >= self._files.target_bytes:
             self.filled_a_file = True

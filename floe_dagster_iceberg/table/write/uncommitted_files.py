@@ -50,7 +50,7 @@ class UncommittedFiles(Outcome, AbstractContextManager["UncommittedFiles"]):
     """
 
     def __init__(self, table: str, io: FileIO) -> None:
-        self._table, self._io = table, io
+        self._table, self._io, self._location = table, io, ""
         self._kept: list[DataFileWriter] = []
         self._of_attempt: list[DataFileWriter] = []
 
@@ -64,6 +64,7 @@ class UncommittedFiles(Outcome, AbstractContextManager["UncommittedFiles"]):
         for_attempt: bool = False,
     ) -> DataFileWriter:
         """A writer whose files are used by every attempt, or by one only: `next_attempt` deletes those."""
+        self._location = metadata.location
         writer = DataFileWriter(
             metadata,
             self._io,
@@ -100,6 +101,20 @@ class UncommittedFiles(Outcome, AbstractContextManager["UncommittedFiles"]):
             ) from error
         if error is not None and not self.may_have_committed(error):
             self.discard()
+        if isinstance(error, UnicodeDecodeError):
+            # Not chained: Python's error holds the text.
+            raise errors.WriteError(
+                f"A text column for '{self._table}' holds bytes that are not valid UTF-8. Decode them in the asset, or "
+                "write the column as binary.",
+                table=self._table,
+            ) from None
+        is_of_storage = error is not None and isinstance(error.__cause__, OSError)
+        if error is not None and is_of_storage and type(error) in (errors.IcebergError, errors.WriteError):
+            raise errors.WriteError(
+                f"The location '{self._location}' cannot be written to. Check that it exists and that the storage "
+                f"credentials may write there. {error}",
+                table=self._table,
+            ) from error.__cause__
         if type(error) is errors.IcebergError:
             # A storage failure without a class of its own; what matters is that nothing was written.
             raise errors.WriteError(str(error), table=self._table) from error.__cause__

@@ -1,6 +1,8 @@
 """Upserts: rows matched by key, changed ones replaced, new ones added, equal ones left in place."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
@@ -25,6 +27,15 @@ _MOST_KEYS_LISTED = 200
 _HERE, _THERE = "__here", "__there"
 
 
+@dataclass(frozen=True)
+class UpsertCounts:
+    """What became of the rows of an upsert: new in the table, changed there, or equal to what it had."""
+
+    inserted: int = 0
+    updated: int = 0
+    unchanged: int = 0
+
+
 def check_keys(table: str, schema: Schema, rows: pa.Table, keys: Sequence[str]) -> None:
     """Refuse keys that cannot identify rows.
 
@@ -47,7 +58,7 @@ def check_keys(table: str, schema: Schema, rows: pa.Table, keys: Sequence[str]) 
             )
         if nulls := rows.column(key).null_count:
             raise null_keys_error(table, key, rows=nulls)
-    distinct = _comparable(rows.select(list(keys))).group_by(list(keys)).aggregate([]).num_rows
+    distinct = _key_values(rows, keys).group_by(list(keys)).aggregate([]).num_rows
     if distinct < rows.num_rows:
         raise repeated_keys_error(table, keys, rows=rows.num_rows - distinct)
 
@@ -79,7 +90,7 @@ def plan_upsert(
     keys: Sequence[str],
     out: DataFileWriter,
     within: expr.BooleanExpression | None = None,
-) -> FileChanges:
+) -> tuple[FileChanges, UpsertCounts]:
     """Plan an upsert on one snapshot; new and changed rows go to `out`, which the caller finishes and adds.
 
     Columns that the rows lack keep their values. Files without a changed row are not rewritten.
@@ -90,6 +101,7 @@ def plan_upsert(
     may_match = expr.And(within, _key_filter(source, keys)) if source.num_rows else expr.AlwaysFalse()
     changes = FileChanges.read(metadata, io, snapshot, may_hold=may_match)
     matched: list[pa.Array] = []
+    updated = 0
     if snapshot is not None and source.num_rows:
         files = [entry.data_file for entry in changes.live_entries()]
         for task in tasks_for(metadata, io, snapshot, files, may_match):
@@ -100,12 +112,14 @@ def plan_upsert(
                 source.take(here), there.take(at), [name for name in rows.column_names if name not in keys]
             )
             if pc.any(differs).as_py():
+                updated += pc.sum(differs).as_py()
                 changes.remove([task.file])
                 changed_here, changed_at = here.filter(differs), at.filter(differs)
                 out.write(ArrowRows(_without(there, changed_at)))
-                out.write(ArrowRows(_updated(source.take(changed_here), there.take(changed_at))))
-    out.write(ArrowRows(_without(source, pa.concat_arrays(matched)) if matched else source))
-    return changes
+                out.write(ArrowRows(_updated(source.take(changed_here), there.take(changed_at), keys)))
+    new = _without(source, pa.concat_arrays(matched)) if matched else source
+    out.write(ArrowRows(new))
+    return changes, UpsertCounts(new.num_rows, updated, sum(map(len, matched)) - updated)
 
 
 def _key_filter(rows: pa.Table, keys: Sequence[str]) -> expr.BooleanExpression:
@@ -137,15 +151,16 @@ def _inside(there: pa.Table, schema: Schema, within: expr.BooleanExpression) -> 
 
 def _pairs(source: pa.Table, there: pa.Table, keys: Sequence[str]) -> tuple[pa.Array, pa.Array]:
     """Positions, in the source and in the file, of rows with the same key."""
-    left = _comparable(source.select(list(keys))).append_column(_HERE, _positions(source))
-    joined = left.join(_comparable(there.select([*keys, _THERE])), keys=list(keys), join_type="inner")
+    left = _key_values(source, keys).append_column(_HERE, _positions(source))
+    right = _key_values(there, keys).append_column(_THERE, there.column(_THERE))
+    joined = left.join(right, keys=list(keys), join_type="inner")
     return joined.column(_HERE).combine_chunks(), joined.column(_THERE).combine_chunks()
 
 
 def _differs(source: pa.Table, there: pa.Table, columns: Sequence[str]) -> pa.Array:
-    """For each pair of rows, whether any column differs; NULL equals NULL and NaN equals NaN."""
+    """For each pair of rows, whether any column differs; NULL equals NULL and NaN equals NaN, but not 0.0 -0.0."""
     result = pa.repeat(value=False, size=source.num_rows)
-    ours, theirs = _comparable(source.select(columns)), _comparable(there.select(columns))
+    ours, theirs = comparable(source.select(columns)), comparable(there.select(columns))
     for name in columns:
         differs = _values_differ(ours.column(name).combine_chunks(), theirs.column(name).combine_chunks())
         result = pc.or_(result, differs)
@@ -154,17 +169,20 @@ def _differs(source: pa.Table, there: pa.Table, columns: Sequence[str]) -> pa.Ar
 
 def _values_differ(ours: pa.Array, theirs: pa.Array) -> pa.Array:
     if pa.types.is_nested(ours.type):
-        pairs = zip(ours.to_pylist(), theirs.to_pylist(), strict=True)
+        # By their text, in which NaN equals NaN and 0.0 differs from -0.0.
+        pairs = zip(map(repr, ours.to_pylist()), map(repr, theirs.to_pylist()), strict=True)
         return pa.array([mine != other for mine, other in pairs], pa.bool_())
     either_null = pc.xor(ours.is_null(), theirs.is_null())
-    differs = pc.fill_null(pc.not_equal(ours, theirs), fill_value=False)
     if pa.types.is_floating(ours.type):
+        bits = pa.int32() if ours.type == pa.float32() else pa.int64()
         both_nan = pc.and_(pc.is_nan(ours), pc.is_nan(theirs))
-        differs = pc.and_not(differs, pc.fill_null(both_nan, fill_value=False))
-    return pc.or_(either_null, differs)
+        differs = pc.and_not(pc.not_equal(ours.view(bits), theirs.view(bits)), both_nan)
+    else:
+        differs = pc.not_equal(ours, theirs)
+    return pc.or_(either_null, pc.fill_null(differs, fill_value=False))
 
 
-def _comparable(rows: pa.Table) -> pa.Table:
+def comparable(rows: pa.Table) -> pa.Table:
     """The rows with UUIDs as the bytes that they are stored as; Arrow compares no extension types."""
     fields = [
         field.with_type(field.type.storage_type) if isinstance(field.type, pa.BaseExtensionType) else field
@@ -173,10 +191,22 @@ def _comparable(rows: pa.Table) -> pa.Table:
     return rows.cast(pa.schema(fields))
 
 
-def _updated(source: pa.Table, there: pa.Table) -> pa.Table:
-    columns = [
-        source.column(name) if name in source.column_names else there.column(name) for name in there.column_names
-    ]
+def _key_values(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The keys as SQL compares them: 0.0 equals -0.0, and NaN equals NaN. Arrow compares their bits."""
+    values = comparable(rows.select(list(keys)))
+    for number, field in enumerate(values.schema):
+        if pa.types.is_floating(field.type):
+            column = values.column(number)
+            nan, zero = pa.scalar(math.nan, field.type), pa.scalar(0.0, field.type)
+            # -0.0 + 0.0 is 0.0.
+            values = values.set_column(number, field, pc.if_else(pc.is_nan(column), nan, pc.add(column, zero)))
+    return values
+
+
+def _updated(source: pa.Table, there: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The rows of the table with the values of the source; keys stay as they are in the table."""
+    replaced = set(source.column_names) - set(keys)
+    columns = [source.column(name) if name in replaced else there.column(name) for name in there.column_names]
     return pa.Table.from_arrays(columns, names=there.column_names)
 
 

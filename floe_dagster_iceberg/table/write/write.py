@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysFalse, BooleanExpression
@@ -14,24 +15,33 @@ from pyiceberg.table.update import AssertCurrentSchemaId
 
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
-from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
-from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError
+from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, summary_property
+from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError, EngineCapabilityError
 from floe_dagster_iceberg.models import PartitionSpec, SnapshotInfo, TableIdentifier, WriteMode, snapshot_properties
-from floe_dagster_iceberg.models.writing import EvolutionMode
+from floe_dagster_iceberg.models.writing import DEFAULT_FORMAT_VERSION, FORMAT_VERSION, EvolutionMode
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
-from floe_dagster_iceberg.table.commit.commit import CommitBudget, Committed, commit, refresh, snapshot_id_for
+from floe_dagster_iceberg.table.commit.commit import (
+    CommitBudget,
+    Committed,
+    commit,
+    refresh,
+    refuse_newer_format,
+    snapshot_id_for,
+)
 from floe_dagster_iceberg.table.commit.refs import fork_branch, head_of
 from floe_dagster_iceberg.table.names import table_name
+from floe_dagster_iceberg.table.properties import check_properties
 from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
-from floe_dagster_iceberg.table.schema.reconcile import ColumnChange, apply_changes, reconcile
+from floe_dagster_iceberg.table.schema.reconcile import ColumnChange, apply_changes, integers_for_floats, reconcile
 from floe_dagster_iceberg.table.write.data_file_writer import DataFileWriter
-from floe_dagster_iceberg.table.write.delete import remove_matching_rows
+from floe_dagster_iceberg.table.write.delete import files_to_leave, remove_matching_rows
 from floe_dagster_iceberg.table.write.row_scope import PartitionCheck, RowScope
 from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
-from floe_dagster_iceberg.table.write.upsert import check_keys, plan_upsert
+from floe_dagster_iceberg.table.write.upsert import UpsertCounts, check_keys, plan_upsert
 
 Layout = PartitionLayout | PartitionSpec
+_EQUALITY_DELETES: Final = "total-equality-deletes"
 
 
 @dataclass(frozen=True)
@@ -51,8 +61,12 @@ class TableWrite:
         snapshot_properties: Properties of the snapshot summary.
         branch: Branch to write to.
         merge_manifests: Whether the commit merges small manifests.
-        sort_by: Columns by which the rows of each file are sorted.
+        sort_by: Columns by which the rows of each file are sorted; `write_once` sorts the rows of a table.
+        column_docs: Descriptions of columns, which become their docs in the table.
         create: Whether a missing table, and its namespace, is created.
+        last_write_wins: Whether an overwrite also replaces rows that others committed after it began.
+        format_version: Format version of a new table; an existing one keeps its own.
+        is_format_version_set: Whether someone asked for that version.
     """
 
     table: TableIdentifier
@@ -68,7 +82,11 @@ class TableWrite:
     branch: str = MAIN_BRANCH
     merge_manifests: bool = False
     sort_by: Sequence[str] = ()
+    column_docs: Mapping[str, str] = field(default_factory=dict)
     create: bool = True
+    last_write_wins: bool = False
+    format_version: int = DEFAULT_FORMAT_VERSION
+    is_format_version_set: bool = False
 
     @property
     def summary_properties(self) -> dict[str, str]:
@@ -91,6 +109,8 @@ class TableWriteResult:
         rows_dropped: Those of them that were dropped.
         created: Whether the table is new.
         deduplicated: Whether another attempt at the same work made the snapshot, so that nothing was written.
+        upserted: What an upsert did to its rows, if that is known.
+        handed_over: Why Spark wrote Arrow rows, if it did.
     """
 
     table: Table
@@ -102,6 +122,8 @@ class TableWriteResult:
     rows_dropped: int = 0
     created: bool = False
     deduplicated: bool = False
+    upserted: UpsertCounts | None = None
+    handed_over: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +133,32 @@ class PreparedFiles:
     metadata: TableMetadata
     writer: DataFileWriter
     check: PartitionCheck
+
+
+def check_write(table: Table | None, write: TableWrite) -> None:
+    """Refuse a write that PyIceberg certainly cannot do, before rows are read; `table` is None for a new one.
+
+    Raises:
+        EngineCapabilityError: Of the format version, or of equality deletes that an upsert would have to read.
+    """
+    refuse_newer_format(write.table, write.format_version if table is None else table.metadata.format_version)
+    if table is not None and write.mode is WriteMode.UPSERT:
+        _refuse_equality_deletes(table, write.branch)
+
+
+def _refuse_equality_deletes(table: Table, branch: str) -> None:
+    """By the summary of the newest snapshot; where it says nothing, planning finds them."""
+    name = table_name(table)
+    head = head_of(table.metadata, branch, name)
+    count = None if head is None else summary_property(head, _EQUALITY_DELETES)
+    if count is not None and count != "0":
+        raise EngineCapabilityError(
+            f"Table '{name}' has equality deletes, which only Spark can read. Give the IO manager an "
+            "IcebergSparkResource (pyspark), or use the table manager of one.",
+            engine="arrow",
+            table=name,
+            reason="the table has equality deletes, which only Spark can read",
+        )
 
 
 class _SchemaMovedError(Exception):
@@ -135,8 +183,12 @@ def write_rows(
         CommitConflictError: Other writers won, or changed the rows being replaced.
         CommitOutcomeUnknownError: The catalog became unreachable; the files are kept and listed.
         WriteError: Storage refused the files; those written are deleted.
+        EngineCapabilityError: PyIceberg does not write the table's format version.
+        ValidationError: A table property has a value that cannot be used.
     """
     name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, table.metadata)
+    # Also if `check_write` came before: another process may have created this table since.
+    refuse_newer_format(name, table.metadata.format_version)
     for attempt in range(1, budget.retries + 2):
         try:
             with UncommittedFiles(name, table.io) as files, translate_errors(table.catalog.name, table=name):
@@ -158,25 +210,31 @@ class _WriteRun:
     def __init__(self, table: Table, name: str, rows: ArrowRows, write: TableWrite, files: UncommittedFiles) -> None:
         self._table, self._name, self._rows, self._write, self._files = table, name, rows, write, files
         self._head = head_of(table.metadata, write.branch, name)
+        if floats := integers_for_floats(table.metadata.schema(), rows.columns):
+            rows.store_integers_as(floats)
         self._planned_on = self._target = table.metadata
         self._changes = self._reconcile(table.metadata)
-        if self._changes:
+        if self._changes or write.properties:
             planned = TableTransaction(table)
-            apply_changes(name, planned, self._changes)
+            if self._changes:
+                apply_changes(name, planned, self._changes)
+            stage_properties(planned, write.properties)
             self._target = planned.table_metadata
+        check_properties(self._target.properties, name)
         self._check = PartitionCheck(write.scope, name, self._target.schema())
         self._source: pa.Table | None = None
+        self._upserted: UpsertCounts | None = None
 
     def commit(self, budget: CommitBudget, snapshot_id: int, prepared: PreparedFiles | None) -> TableWriteResult:
         if self._write.mode is WriteMode.UPSERT:
-            self._source = self._rows.sorted_by(self._write.sort_by).to_table(self._check.filter)
+            self._source = self._rows.to_table(self._check.filter)
             self._check.finish()
             check_keys(self._name, self._target.schema(), self._source, self._write.keys)
         elif prepared is not None:
             self._target, self._writer, self._check = prepared.metadata, prepared.writer, prepared.check
         else:
             self._writer = self._files.open_writer(self._target, sort_by=self._write.sort_by)
-            self._writer.write(self._rows.sorted_by(self._write.sort_by), self._check.filter)
+            self._writer.write(self._rows, self._check.filter)
             self._check.finish()
             # They are encoded while the commit is planned.
             self._writer.begin_finish()
@@ -198,6 +256,7 @@ class _WriteRun:
             rows_outside=self._check.rows_outside,
             rows_dropped=self._check.rows_dropped,
             deduplicated=not committed.committed_by_this_process,
+            upserted=self._upserted if committed.committed_by_this_process else None,
         )
 
     def _stage(self, snapshot_id: int, transaction: TableTransaction) -> None:
@@ -217,9 +276,16 @@ class _WriteRun:
             raise _SchemaMovedError
         if write.properties:
             stage_properties(transaction, write.properties)
-        fork_branch(transaction, write.branch, head)
+        if write.branch != MAIN_BRANCH:
+            fork_branch(transaction, write.branch, head)
         where = AlwaysFalse() if write.mode is WriteMode.APPEND else write.scope.expression(metadata.schema())
-        planned = self._plan(metadata, head, where)
+        unseen: frozenset[str] = frozenset()
+        if write.mode is WriteMode.OVERWRITE and not write.last_write_wins:
+            asset_key = write.snapshot_properties.get(snapshot_properties.ASSET_KEY)
+            unseen = files_to_leave(
+                transaction, write.branch, seen=self._head, head=head, row_filter=where, asset_key=asset_key
+            )
+        planned = self._plan(metadata, head, where, unseen)
         producer = SnapshotProducer(
             transaction,
             planned,
@@ -229,28 +295,34 @@ class _WriteRun:
             branch=write.branch,
             merge_manifests=write.merge_manifests,
         )
-        if write.mode is WriteMode.OVERWRITE:
-            base_id = None if self._head is None else self._head.snapshot_id
-            producer.validate_since(base_id, row_filter=where)
         producer.commit()
         self._files.send()
 
-    def _plan(self, metadata: TableMetadata, head: Snapshot | None, where: BooleanExpression) -> FileChanges:
+    def _plan(
+        self, metadata: TableMetadata, head: Snapshot | None, where: BooleanExpression, unseen: frozenset[str]
+    ) -> FileChanges:
         io, sort_by = self._table.io, self._write.sort_by
         open_writer = partial(self._files.open_writer, metadata, sort_by=sort_by, for_attempt=True)
         if self._source is not None:
             out = open_writer()
-            changes = plan_upsert(metadata, io, head, self._source, keys=self._write.keys, out=out, within=where)
+            changes, self._upserted = plan_upsert(
+                metadata, io, head, self._source, keys=self._write.keys, out=out, within=where
+            )
             changes.added = out.finish()
         else:
-            changes = remove_matching_rows(metadata, io, head, where, open_writer)
+            changes = remove_matching_rows(metadata, io, head, where, open_writer, leave=unseen)
             changes.added = [*self._writer.finish(), *changes.added]
         return changes
 
     def _reconcile(self, metadata: TableMetadata) -> list[ColumnChange]:
         rows = self._rows
         return reconcile(
-            self._name, metadata.schema(), rows.columns, null_counts=rows.null_counts(), mode=self._write.evolution
+            self._name,
+            metadata.schema(),
+            rows.columns,
+            null_count=rows.null_count,
+            mode=self._write.evolution,
+            docs=self._write.column_docs,
         )
 
 
@@ -268,9 +340,14 @@ def committed_snapshot(committed: Committed, snapshot_id: int) -> SnapshotInfo:
 
 
 def stage_properties(transaction: TableTransaction, properties: Mapping[str, str]) -> None:
-    """Stage the table properties that the table lacks or has with another value."""
+    """Stage the table properties that the table lacks or has with another value.
+
+    The format version is left out: it is no property of the table, and setting it would upgrade the table.
+    """
     present = transaction.table_metadata.properties
-    if changed := {key: value for key, value in properties.items() if present.get(key) != value}:
+    if changed := {
+        key: value for key, value in properties.items() if present.get(key) != value and key != FORMAT_VERSION
+    }:
         transaction.set_properties(changed)
 
 

@@ -106,9 +106,9 @@ def test_an_env_var_works_in_every_field(stub: RestStub, monkeypatch: pytest.Mon
 
 
 @pytest.mark.requirement("S2-FR-047")
-def test_a_warehouse_that_cannot_be_written_to_fails_before_the_asset_runs(tmp_path: Path) -> None:
+def test_a_warehouse_that_cannot_be_written_to_fails_before_the_asset_runs_if_it_is_checked(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    iceberg = IcebergResource(warehouse=str(tmp_path / "file" / "warehouse"))
+    iceberg = IcebergResource(warehouse=str(tmp_path / "file" / "warehouse"), check_storage_at_start=True)
     ran = []
 
     @asset
@@ -125,7 +125,7 @@ def test_a_warehouse_that_cannot_be_written_to_fails_before_the_asset_runs(tmp_p
 
 @pytest.mark.requirement("S2-FR-047")
 def test_a_writable_warehouse_is_left_as_it_was(tmp_path: Path) -> None:
-    iceberg = IcebergResource(warehouse=str(tmp_path / "warehouse"))
+    iceberg = IcebergResource(warehouse=str(tmp_path / "warehouse"), check_storage_at_start=True)
     with iceberg.process_config_and_initialize_cm() as initialized:
         initialized.setup_for_execution(None)  # type: ignore[arg-type]
     assert not list((tmp_path / "warehouse").iterdir())

@@ -65,6 +65,7 @@ def test_spark_renews_its_token_while_a_long_write_runs(short_tokens: PolarisLak
     assert len(short_tokens.rows(iceberg.catalog.load_table("sales.orders"))) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S3-1")
 def test_vended_keys_that_expire_are_renewed_by_spark(polaris: PolarisLake) -> None:
     iceberg = polaris.resource(catalog_name="lent_to_spark")
@@ -76,6 +77,7 @@ def test_vended_keys_that_expire_are_renewed_by_spark(polaris: PolarisLake) -> N
     assert len(polaris.rows(iceberg.catalog.load_table("sales.orders"))) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S3-1")
 def test_vended_keys_that_are_not_renewed_fail_the_write_and_the_next_run_gets_new_ones(polaris: PolarisLake) -> None:
     polaris.gateway.renews = False

@@ -88,7 +88,7 @@ def test_a_first_write_whose_response_is_lost_makes_its_table_exactly_once(
 def test_an_append_of_spark_whose_response_is_lost_is_made_exactly_once(
     polaris: PolarisLake, show: Show, form: str
 ) -> None:
-    iceberg = polaris.resource(catalog={"read_timeout_seconds": "1.5"})
+    iceberg = polaris.resource(catalog={"read_timeout_seconds": "1.5" if form.startswith("hang") else "10"})
     session, generous = spark_resource(iceberg).spark_session, polaris.resource()
     generous.table_manager.create_namespace("public")
     generous.table_manager.create_table("public.events", rows(0).schema)

@@ -14,7 +14,9 @@ NO_SPARK = ("doctor", "--no-spark")
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> CommandLine:
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    # A folder without a code location.
+    monkeypatch.chdir(tmp_path)
     return CommandLine(tmp_path)
 
 
@@ -43,7 +45,7 @@ def test_where_all_is_well_everything_is_ok_and_nothing_is_left_behind(lake: Com
     found = states(lake, "doctor")
 
     assert {name: state for name, (state, _) in found.items()} == dict.fromkeys(
-        ("versions", "artifacts", "definitions", "catalog", "storage", "permissions", "java", "jars"), "ok"
+        ("versions", "artifacts", "maintenance settings", "catalog", "storage", "permissions", "java", "jars"), "ok"
     )
     assert {path for path in lake.folder.rglob("*") if path.is_file()} == before
     assert [name for (name,) in lake.manager.catalog.list_namespaces()] == ["bronze"]
@@ -95,7 +97,7 @@ def test_what_would_keep_a_code_location_from_loading_is_red(
 ) -> None:
     lake.write_artifacts(orchestrator={"type": "dagster", "config": config})
 
-    state, message = states(lake, exit_code=1)["definitions"]
+    state, message = states(lake, exit_code=1)["maintenance settings"]
 
     assert state == "failed"
     assert complaint in message
@@ -215,3 +217,27 @@ def test_no_secret_is_ever_shown(
 
     assert "Authentication failed" in shown
     assert CANARY not in shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("", ("ok", "The code location of workspace.yaml loads.")),
+        ("import no_such_module\n", ("failed", "No module named 'no_such_module'")),
+    ],
+    ids=["loads", "does not load"],
+)
+def test_the_code_location_of_the_folder_is_loaded(
+    lake: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, expected: tuple[str, str]
+) -> None:
+    project = tmp_path / "project"
+    lake.run("init", str(project))
+    definitions = project / "definitions.py"
+    definitions.write_text(code + definitions.read_text())
+    monkeypatch.chdir(project)
+
+    state, message = states(lake, exit_code=int(expected[0] == "failed"))["code location"]
+
+    assert state == expected[0]
+    assert expected[1] in message

@@ -64,6 +64,7 @@ def test_its_assets_run_without_java(project: Path, monkeypatch: pytest.MonkeyPa
     assert "shop.revenue" in CliRunner().invoke(main, ["tables"]).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D1")
 def test_dagster_finds_it_valid(project: Path, tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("dagster"), "definitions", "validate"]

@@ -1,9 +1,17 @@
 """What `--json` prints is a contract: fields may join, none may leave or change its name."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 from pydantic import BaseModel
+from support.command_line import CommandLine
 
 from floe_dagster_iceberg.cli import reports
+from floe_dagster_iceberg.cli.app import main
+
+TABLE = "bronze.events"
 
 FIELDS = {
     reports.DoctorReport: {"healthy", "checks"},
@@ -39,14 +47,19 @@ FIELDS = {
         "policy",
         "warnings",
         "snapshots",
+        "readers",
     },
-    reports.PolicyEntry: {"name", "value", "source"},
+    reports.ReaderEntry: {"table", "snapshot_id", "behind"},
+    reports.PolicyEntry: {"name", "value", "raw", "source"},
     reports.Column: {"id", "name", "type", "required", "doc"},
     reports.PartitionEntry: {"name", "transform", "column"},
     reports.RefEntry: {"name", "type", "snapshot_id"},
     reports.BreachEntry: {"message", "grave", "remedy"},
     reports.MaintenanceReport: {"dry_run", "entries"},
-    reports.MaintenanceEntry: {"table", "operation", "status", "actionable", "note", "results", "policy"},
+    reports.MaintenanceEntry: {"table", "operation", "status", "state", "actionable", "note", "results", "policy"},
+    reports.RollbackReport: {"table", "rolled_back", "target", "undone"},
+    reports.JarsReport: {"folder", "jars"},
+    reports.StarterReport: {"folder", "files", "next_commands"},
 }
 REPORTS = {
     value
@@ -63,3 +76,59 @@ def test_every_report_is_part_of_the_contract() -> None:
 def test_no_field_leaves(report: type[BaseModel]) -> None:
     assert FIELDS[report] <= report.model_fields.keys()
     assert all(field.description for field in report.model_fields.values())
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> CommandLine:
+    lake = CommandLine(tmp_path)
+    lake.fill(TABLE, files=3)
+    return lake
+
+
+def snapshot_ids_in(document: Any, name: str = "") -> list[Any]:
+    """Every snapshot id of a document, at any depth."""
+    match document:
+        case dict():
+            return [found for key, value in document.items() for found in snapshot_ids_in(value, key)]
+        case list():
+            return [found for value in document for found in snapshot_ids_in(value, name)]
+        case _:
+            return [document] if "snapshot_id" in name and document is not None else []
+
+
+@pytest.mark.parametrize("command", [["tables"], ["inspect", TABLE], ["plan"]], ids=lambda command: command[0])
+def test_snapshot_ids_are_text(lake: CommandLine, command: list[str]) -> None:
+    found = snapshot_ids_in(lake.json(*command))
+
+    assert str(lake.table(TABLE).metadata.current_snapshot_id) in found
+    assert all(isinstance(snapshot_id, str) for snapshot_id in found)
+
+
+def test_policy_values_are_there_as_numbers_too(lake: CommandLine) -> None:
+    policy = {entry["name"]: entry for entry in lake.json("inspect", TABLE)["policy"]}
+
+    assert (policy["expiry.max_age"]["value"], policy["expiry.max_age"]["raw"]) == ("7 days", 604_800)
+    assert policy["compaction.target_file_size_bytes"]["raw"] == 2**27
+    assert policy["compaction.enabled"]["raw"] is True
+
+
+def test_every_command_prints_json() -> None:
+    assert [name for name, command in main.commands.items() if "as_json" not in {p.name for p in command.params}] == []
+
+
+@pytest.mark.parametrize("arguments", [["--yes"], []], ids=["sure", "asked"])
+def test_a_rollback_reports_where_the_table_is(lake: CommandLine, arguments: list[str]) -> None:
+    first, *undone = (str(snapshot.snapshot_id) for snapshot in lake.table(TABLE).snapshots())
+
+    ran = lake.run("rollback", TABLE, "--to", first, "--json", *arguments, confirmation="y\n")
+
+    report = json.loads(ran.stdout)
+    assert (report["table"], report["rolled_back"], report["target"]["snapshot_id"]) == (TABLE, True, first)
+    assert [entry["snapshot_id"] for entry in report["undone"]] == undone[::-1]
+
+
+def test_init_reports_the_files_and_what_to_do_next(lake: CommandLine, tmp_path: Path) -> None:
+    report = lake.json("init", str(tmp_path / "shop"))
+
+    assert all(Path(file).is_file() for file in report["files"])
+    assert "floe-iceberg tables" in report["next_commands"]

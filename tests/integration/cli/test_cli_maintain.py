@@ -2,9 +2,13 @@
 
 import hashlib
 import shlex
+import sys
+from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from support.command_line import CommandLine
 
 
@@ -150,7 +154,8 @@ def test_the_plan_of_one_table_shows_what_the_policy_decided(lake: CommandLine) 
     entries = lake.json("plan", "bronze.kept", "-o", "snapshot_expiry")["entries"]
 
     assert "expiry.max_age 30 days table property" in output
-    assert {"name": "expiry.max_age", "value": "30 days", "source": "table property"} in entries[0]["policy"]
+    [age] = [entry for entry in entries[0]["policy"] if entry["name"] == "expiry.max_age"]
+    assert (age["value"], age["raw"], age["source"]) == ("30 days", 30 * 86_400, "table property")
 
 
 def test_a_table_that_is_named_and_broken_is_reported_as_failed(lake: CommandLine) -> None:
@@ -159,3 +164,93 @@ def test_a_table_that_is_named_and_broken_is_reported_as_failed(lake: CommandLin
     [entry] = lake.json("maintain", "bronze.quiet", "-o", "compaction", "--execute", exit_code=1)["entries"]
 
     assert (entry["status"], entry["note"].partition(":")[0]) == ("failed", "StaleTableMetadataError")
+
+
+def fill_odd(lake: CommandLine) -> None:
+    """Tables of names that this package would not choose, by PyIceberg alone."""
+    with closing(SqlCatalog("floe", uri=f"sqlite:///{lake.folder}/catalog.db")) as catalog:
+        for name in (("o dd", "t"), ("bronze", "v1.0"), ("br[1]", "all*")):
+            catalog.create_namespace_if_not_exists(name[:-1])
+            rows, location = pa.table({"id": [1]}), f"file://{lake.folder}/warehouse/{'/'.join(name)}"
+            table = catalog.create_table(name, rows.schema, location=location)
+            for _ in range(8):
+                table.append(rows)
+
+
+def test_tables_of_other_names_are_listed_inspected_planned_and_maintained(lake: CommandLine) -> None:
+    fill_odd(lake)
+    names = {"o dd.t": ["o dd.t", "`o dd`.t", "o d?.*"], "bronze.`v1.0`": ["bronze.`v1.0`", "bronze.v*"]}
+    names["br[1].all*"] = ["`br[1]`.`all*`", "`br[1]`.*", "br[1].all*"]
+
+    assert names.keys() <= {entry["table"] for entry in lake.json("tables")["tables"]}
+    assert names.keys() <= {entry["table"] for entry in lake.json("plan", "-o", "orphan_files")["entries"]}
+    for name, spellings in names.items():
+        assert lake.json("inspect", spellings[0])["table"] == name
+        for spelling in spellings:
+            [entry] = lake.json("tables", spelling)["tables"]
+            [planned] = lake.json("plan", spelling, "-o", "compaction")["entries"]
+            assert (entry["table"], planned["table"], planned["actionable"]) == (name, name, True)
+        command = lake.run("plan", spellings[-1], "-o", "compaction").stdout.strip().splitlines()[-1]
+        lake.run(*shlex.split(command)[1:])
+        assert lake.json("inspect", spellings[0])["health"]["data_files"] == 1
+
+
+IN_PYTHON = """
+import dagster as dg
+
+from floe_dagster_iceberg import ExpiryPolicy, IcebergResource, MaintenancePolicy, build_maintenance_definitions
+
+policy = MaintenancePolicy(expiry=ExpiryPolicy(min_snapshots_to_keep=3))
+iceberg = IcebergResource(catalog_uri=dg.EnvVar("SHOP_CATALOG"), warehouse="file://{folder}/warehouse")
+defs = dg.Definitions.merge(dg.Definitions(resources={{"iceberg": iceberg}}), build_maintenance_definitions(policy))
+"""
+
+
+@pytest.fixture
+def shop_module(lake: CommandLine, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module whose catalog is the lake, and which gives a policy."""
+    (lake.folder / "shop_code.py").write_text(IN_PYTHON.format(folder=lake.folder))
+    monkeypatch.chdir(lake.folder)
+    monkeypatch.setenv("SHOP_CATALOG", f"sqlite:///{lake.folder}/catalog.db")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "shop_code", raising=False)
+    return "shop_code"
+
+
+def test_a_policy_given_in_python_counts(lake: CommandLine, shop_module: str) -> None:
+    lake.fill("bronze.named", files=1)
+    lake.artifacts.unlink()
+
+    shown = lake.json("inspect", "bronze.named", "-m", shop_module)
+
+    [keep] = [entry for entry in shown["policy"] if entry["name"] == "expiry.min_snapshots_to_keep"]
+    assert (keep["raw"], keep["source"]) == (3, "code")
+
+
+def test_the_command_that_does_it_names_the_module(lake: CommandLine, shop_module: str) -> None:
+    lake.fill("bronze.small", files=12)
+
+    assert f"--module {shop_module} --execute" in lake.run("plan", "bronze.small", "-m", shop_module).stdout
+
+
+def test_doctor_checks_the_module(lake: CommandLine, shop_module: str) -> None:
+    checks = {check["name"]: check for check in lake.json("doctor", "--no-spark", "-m", shop_module)["checks"]}
+
+    assert checks["code location"]["message"] == "Module 'shop_code' loads: 5 assets."
+    assert {check["state"] for check in checks.values()} == {"ok"}
+
+
+def test_a_module_that_cannot_be_imported_is_reported(lake: CommandLine) -> None:
+    message = lake.run("tables", "-m", "no_such_code", exit_code=1).output
+
+    assert "Module 'no_such_code' cannot be imported" in message
+
+
+def test_a_dry_run_says_where_there_is_nothing_to_do(lake: CommandLine) -> None:
+    lake.fill("bronze.fine", files=1)
+
+    entries = lake.json("plan", "bronze.fine")["entries"]
+
+    assert {(entry["state"], entry["status"], entry["actionable"]) for entry in entries} == {
+        ("nothing to do", "skipped", False)
+    }

@@ -102,3 +102,21 @@ def test_a_snapshot_that_cannot_be_had_is_reported(lake: CommandLine, arguments:
 @pytest.mark.parametrize("arguments", [[], ["--to", "1", "--as-of", "2026-01-01"]])
 def test_it_wants_to_know_where_to_and_only_once(lake: CommandLine, arguments: list[str]) -> None:
     assert "either --to or --as-of" in lake.run("rollback", TABLE, *arguments, exit_code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [(["--as-of", "2020-01-01"], "no snapshot of main is that old"), (["--to", "aside"], "not part of main's history")],
+    ids=["too early", "of a branch"],
+)
+def test_what_cannot_be_gone_back_to_is_answered_with_a_command(
+    lake: CommandLine, arguments: list[str], reason: str
+) -> None:
+    lake.manager.create_branch(TABLE, "aside")
+    lake.manager.append(TABLE, pa.table({"id": [7]}), branch="aside")
+
+    message = lake.run("rollback", TABLE, *arguments, exit_code=1).output
+
+    assert reason in message
+    assert f"'floe-iceberg inspect {TABLE} --snapshots 100' lists the snapshots" in message
+    assert "(" not in message

@@ -130,7 +130,7 @@ def test_inspect_names_the_run_and_the_partition_that_made_each_snapshot(lake: C
 
     found = [(each["run_id"], each["partition_key"], each["asset_key"]) for each in report["snapshots"]]
     assert found == [(run, day, "shop/orders") for run, day in zip(reversed(runs), reversed(DAYS), strict=True)]
-    ids = [snapshot.snapshot_id for snapshot in lake.table("shop.orders").snapshots()]
+    ids = [str(snapshot.snapshot_id) for snapshot in lake.table("shop.orders").snapshots()]
     assert [each["snapshot_id"] for each in report["snapshots"]] == ids[::-1]
     assert report["snapshots"][0]["refs"] == ["main"]
 
@@ -148,7 +148,7 @@ def test_inspect_shows_schema_layout_and_health(lake: CommandLine) -> None:
 
 
 def test_inspect_shows_what_is_wrong_and_its_remedy(lake: CommandLine) -> None:
-    lake.fill("bronze.events", files=12)
+    lake.fill("bronze.events", files=12, properties={"floe.maintenance.thresholds.min-table-bytes": "0"})
 
     [fault] = lake.json("inspect", "bronze.events")["faults"]
 
@@ -230,3 +230,18 @@ def test_artifacts_that_are_named_win_over_the_variable(lake: CommandLine, tmp_p
 
     assert "bronze.elsewhere" in lake.run("tables", "--artifacts", str(other.artifacts)).stdout
     assert "cannot be read" in lake.run("tables", "--artifacts", "missing.json", exit_code=1).stderr
+
+
+def test_inspect_shows_who_reads_a_table_incrementally_and_how_far_behind(lake: CommandLine) -> None:
+    lake.fill("bronze.events", files=3)
+    events = lake.table("bronze.events")
+    first = events.metadata.snapshots[0].snapshot_id
+    lake.fill("silver.copy", files=0)
+    cursor = f"{events.metadata.table_uuid}/{first}"
+    rows = events.scan(limit=1).to_arrow()
+    lake.manager.append("silver.copy", rows, snapshot_properties={"floe.cursor.bronze.events": cursor})
+
+    [reader] = lake.json("inspect", "bronze.events")["readers"]
+
+    assert reader == {"table": "silver.copy", "snapshot_id": str(first), "behind": 2}
+    assert f"silver.copy: has read up to {first}, 2 snapshots behind" in lake.run("inspect", "bronze.events").stdout

@@ -23,6 +23,7 @@ def check(folder: Path, writers: int) -> None:
     assert len(table.metadata.snapshots) == writers
 
 
+@pytest.mark.slow
 def test_six_partitions_of_a_new_table_at_once(tmp_path: Path) -> None:
     fill(tmp_path, writers=6, turns=1)
 

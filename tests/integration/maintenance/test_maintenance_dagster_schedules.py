@@ -42,7 +42,7 @@ from floe_dagster_iceberg.models import (
 NAMES = ["table_health", "compaction", "snapshot_expiry", "manifests", "orphan_files"]
 EAGER = MaintenancePolicy(
     compaction=CompactionPolicy(min_input_files=2),
-    thresholds=HealthThresholds(small_files=Threshold(warn=3, error=6)),
+    thresholds=HealthThresholds(small_files=Threshold(warn=3, error=6), min_table_bytes=0),
 )
 
 
@@ -135,8 +135,8 @@ def test_a_tick_is_skipped_while_the_run_before_is_not_finished(instance_on_disk
     assert running.run_id in result.skip_message
 
 
-def checked_definitions(lake: NeglectedLake, **settings: Any) -> Definitions:
-    return create_iceberg_resources(lake.artifacts(**settings), assets=[orders], policy=EAGER).definitions()
+def checked_definitions(lake: NeglectedLake, policy: MaintenancePolicy = EAGER, **settings: Any) -> Definitions:
+    return create_iceberg_resources(lake.artifacts(**settings), assets=[orders], policy=policy).definitions()
 
 
 def materialize_orders(definitions: Definitions, instance: DagsterInstance) -> AssetCheckEvaluation:
@@ -174,6 +174,14 @@ def test_a_health_check_passes_warns_and_fails_as_files_pile_up(
     assert failed.severity is AssetCheckSeverity.ERROR
     assert failed.metadata["iceberg/small_files"].value == 7
     assert failed.metadata["iceberg/remedies"].value == ["compaction"]
+
+
+def test_a_table_of_a_few_kib_is_healthy_whatever_its_files(
+    neglected: NeglectedLake, instance: DagsterInstance
+) -> None:
+    neglected.fill("bronze.orders", files=30)
+
+    assert materialize_orders(checked_definitions(neglected, MaintenancePolicy()), instance).passed
 
 
 def test_a_check_of_a_table_that_is_not_there_passes(neglected: NeglectedLake) -> None:

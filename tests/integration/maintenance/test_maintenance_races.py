@@ -137,15 +137,9 @@ def finished(results: list[MaintenanceResult], engine: MaintenanceEngine) -> set
     return done | (given_way & may_give_way)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S2-FR-030", "S2-US4.4")
-@pytest.mark.parametrize(
-    ("engine", "seconds"),
-    [
-        (MaintenanceEngine.PYICEBERG, 8),
-        pytest.param(MaintenanceEngine.PYICEBERG, 30, marks=pytest.mark.slow),
-        pytest.param(MaintenanceEngine.SPARK, 20, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("engine", "seconds"), [(MaintenanceEngine.PYICEBERG, 30), (MaintenanceEngine.SPARK, 20)])
 def test_maintenance_in_a_loop_against_five_writers_loses_no_row_and_fails_no_writer(
     tmp_path: Path, engine: MaintenanceEngine, seconds: int
 ) -> None:

@@ -51,6 +51,7 @@ def test_a_tag_that_went_with_its_snapshot_comes_back_and_no_file_of_it_is_delet
     assert content(lake.beside) == checksum(rows_of(2, days=1))
 
 
+@pytest.mark.slow
 def test_what_came_back_goes_again_once_its_tag_is_gone(lake: RestLake) -> None:
     first, *_ = replace_often(lake.beside, 3)
     lake.expire(lambda: lake.beside.create_tag(ORDERS, "late", first))

@@ -136,6 +136,7 @@ PROCEDURES = {
     "rewrite_manifests": lambda run, table, _: run.rewrite_manifests(table),
     "expire_snapshots": lambda run, table, _: run.expire_snapshots(table, ()),
     "find_orphan_files": lambda run, table, _: run.find_orphan_files(table, older_than=later(-30 * DAY)),
+    "create_changelog_view": lambda run, table, _: run.create_changelog_view(table, "changes", start=None, end=1),
     "set_properties": lambda run, table, _: run.set_properties(table, {"a": "b"}),
 }
 

@@ -77,6 +77,29 @@ def test_a_purge_deletes_data_and_metadata(lake: Lake, manager: IcebergTableMana
     assert lake.files() == set()
 
 
+@pytest.mark.parametrize("value", ["false", "no"])
+def test_a_table_whose_files_may_be_anothers_is_not_purged(
+    lake: Lake, manager: IcebergTableManager, value: str
+) -> None:
+    """One that shows the files of another, as Iceberg's procedure `snapshot` makes it."""
+    manager.create_table(events())
+    manager.append("bronze.events", pa.table({"id": [1, 2]}))
+    source = lake.table("bronze.events")
+    shared = lake.catalog.create_table("bronze.shared", source.schema(), properties={"gc.enabled": value})
+    with shared.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+        for task in source.scan().plan_files():
+            snapshot.append_data_file(task.file)
+    files = lake.files()
+
+    with pytest.raises(ValidationError, match=rf"'bronze\.shared' cannot be purged: .*gc\.enabled is '{value}'"):
+        manager.drop_table("bronze.shared", purge=True)
+
+    assert lake.files() == files
+    assert len(lake.rows("bronze.shared")) == len(lake.rows("bronze.events")) == 2
+    manager.drop_table("bronze.shared")
+    assert (lake.files(), len(lake.rows("bronze.events"))) == (files, 2)
+
+
 def test_dropping_a_missing_table_is_an_error(manager: IcebergTableManager) -> None:
     with pytest.raises(NoSuchTableError):
         manager.drop_table("bronze.nothing")

@@ -1,7 +1,7 @@
 """`expire_snapshots` on a real catalog, with a clock that the test holds: what goes, what stays, what is counted."""
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -199,7 +199,7 @@ def test_a_table_whose_files_others_share_is_left_alone(manager: IcebergTableMan
         ({"min_snapshots_to_keep": 1, "retain_last": 1}, "min_snapshots_to_keep and retain_last"),
         ({"older_than": datetime(2024, 1, 1)}, "older_than .*no time zone"),  # noqa: DTZ001 - that is the point
         ({"now": datetime(2024, 1, 1)}, "now .*no time zone"),  # noqa: DTZ001 - that is the point
-        ({"older_than_days": -1}, "must not be negative"),
+        ({"older_than_days": -1}, "must be 0 or more days, got -1"),
         ({"retain_last": 0}, "at least 1"),
     ],
 )
@@ -237,3 +237,17 @@ def test_the_span_counts_the_expired_snapshots(lake: Lake, table: Table) -> None
 
     *_, span = spans.get_finished_spans()
     assert (span.name, span.attributes["snapshots.expired"]) == ("iceberg.expire_snapshots", 2)
+
+
+@pytest.mark.lakes
+@pytest.mark.parametrize("delete_files", [True, False], ids=["deleted", "left alone"])
+def test_files_that_only_expired_snapshots_need_are_deleted(
+    manager: IcebergTableManager, lake: Lake, *, delete_files: bool
+) -> None:
+    for value in (1, 2, 3):
+        manager.overwrite(manager.create_table(T, SCHEMA, if_not_exists=True), numbers(value))
+
+    assert manager.expire_snapshots(T, older_than=datetime.now(UTC), retain_last=1, delete_files=delete_files) == 2
+
+    assert len(lake.data_files()) == (1 if delete_files else 3)
+    assert lake.table(T).scan().to_arrow().column(0).to_pylist() == [3]

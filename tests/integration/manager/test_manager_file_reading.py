@@ -139,14 +139,16 @@ def test_files_without_field_ids_are_read_by_their_names(lake: Lake, manager: Ic
     assert found.column("name").to_pylist() == ["b", "b"]
 
 
-def test_a_filter_on_a_column_with_parts_is_refused_whatever_the_files_are(manager: IcebergTableManager) -> None:
-    rows = pa.table({"id": [1, 2], "tags": [["a"], None]})
+def test_lists_and_maps_are_compared_with_null(manager: IcebergTableManager) -> None:
+    rows = pa.table({"id": [1, 2], "tags": [["a"], None], "by": pa.array([None, []], pa.map_(pa.string(), pa.int32()))})
     manager.create_table("bronze.t", rows.schema)
     manager.append("bronze.t", rows)
 
     for limit in (None, 5):
-        with pytest.raises(ValueError, match="Cannot explicitly project List or Map types"):
-            manager.scan("bronze.t", ["id"], "tags is null", limit=limit)
+        assert manager.scan("bronze.t", ["id"], "tags is null", limit=limit)["id"].to_pylist() == [2]
+        assert (
+            manager.scan("bronze.t", row_filter="by is null", limit=limit).to_pylist() == rows.slice(0, 1).to_pylist()
+        )
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 10])

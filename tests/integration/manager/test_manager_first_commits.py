@@ -113,20 +113,20 @@ def test_a_budget_of_such_conflicts_after_a_lost_response_leaves_the_outcome_ope
 
 
 @pytest.mark.requirement("S0-X1..6")
-@pytest.mark.parametrize("staged_before", [0, 1])
+@pytest.mark.parametrize("staged_first", [False, True])
 def test_a_table_that_another_process_creates_before_ours_is_staged_gets_the_rows(
-    lake: Lake, catalog: UnreliableCatalog, monkeypatch: pytest.MonkeyPatch, staged_before: int
+    lake: Lake, catalog: UnreliableCatalog, monkeypatch: pytest.MonkeyPatch, *, staged_first: bool
 ) -> None:
     """A REST server refuses to stage a table that exists; a SQL catalog refuses its commit."""
-    stage, staged = catalog.create_table_transaction, 0
+    stage = catalog.create_table_transaction
 
     def refuse_existing(*arguments: Any, **options: Any) -> CreateTableTransaction:
-        nonlocal staged
-        if staged == staged_before:
-            catalog.create_table(TABLE, pa.schema([("id", pa.int64())])).append(pa.table({"id": [9]}))
+        staged = stage(*arguments, **options) if staged_first else None
+        # A second attempt is refused here.
+        catalog.create_table(TABLE, pa.schema([("id", pa.int64())])).append(pa.table({"id": [9]}))
+        if staged is None:
             raise TableAlreadyExistsError("409")
-        staged += 1
-        return stage(*arguments, **options)
+        return staged
 
     monkeypatch.setattr(catalog, "create_table_transaction", refuse_existing)
 

@@ -12,6 +12,7 @@ import pytest
 from support.lake import Lake, open_catalog
 from support.memory_probe import MIB
 from support.place import LocalPlace
+from support.servers.running import BUCKET, Servers
 from support.table_facts import live_files
 
 TARGET = 16 * MIB
@@ -21,7 +22,7 @@ def measure(folder: Path, *options: str) -> dict[str, Any]:
     """Run the probe in a process of its own, where no other memory counts."""
     here = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-W", "error", "-m", "support.memory_probe", str(folder), *options]
-    return json.loads(subprocess.run(command, cwd=here, check=True, capture_output=True, timeout=300).stdout)
+    return json.loads(subprocess.run(command, cwd=here, check=True, capture_output=True, timeout=1500).stdout)
 
 
 def sizes_by_partition(folder: Path) -> list[list[int]]:
@@ -33,6 +34,7 @@ def sizes_by_partition(folder: Path) -> list[list[int]]:
     return [[size for _, size in sorted(found)] for found in sizes.values()]
 
 
+@pytest.mark.slow
 def test_a_stream_into_partitions_takes_less_memory_than_it_is_long(tmp_path: Path) -> None:
     report = measure(tmp_path, "--mib", "300", "--noise")
 
@@ -43,6 +45,7 @@ def test_a_stream_into_partitions_takes_less_memory_than_it_is_long(tmp_path: Pa
         assert sizes[-1] <= 1.5 * TARGET
 
 
+@pytest.mark.slow
 def test_crumbs_for_many_partitions_are_gathered(tmp_path: Path) -> None:
     report = measure(tmp_path, "--mib", "40", "--partitions", "300", "--batch-rows", "500")
 
@@ -69,3 +72,17 @@ def test_more_partitions_than_a_process_may_have_files_open_are_written(tmp_path
 
     assert report["rows"] == report["found"]
     assert report["written_mib"] < 700
+
+
+@pytest.mark.slow
+def test_large_files_on_an_object_store_take_a_fraction_of_their_size(tmp_path: Path, servers: Servers) -> None:
+    servers.s3.empty(BUCKET)
+    store = {**servers.storage_config, "warehouse": f"s3://{BUCKET}/warehouse"}
+
+    report = measure(tmp_path, "--mib", "7600", "--noise", "--target-mib", "64", "--store", json.dumps(store))
+
+    servers.s3.empty(BUCKET)
+    assert report["rows"] == report["found"]
+    assert report["files"] >= 64
+    assert report["written_mib"] < 512
+    assert report["read_mib"] < 512

@@ -133,7 +133,7 @@ def test_fields_inside_structs_lists_and_maps_are_added(lake: Lake, manager: Ice
     [
         (typed(1, LONG), typed("x", pa.string())),
         (typed("x", pa.string()), typed(b"x", pa.binary())),
-        (typed(1.5, pa.float64()), typed(1, LONG)),
+        (typed(1, LONG), typed(1.5, pa.float64())),
         (typed(dt.date(2024, 1, 1), pa.date32()), typed(0, pa.timestamp("us"))),
         (typed(0, pa.timestamp("us", "UTC")), typed(0, pa.timestamp("us"))),
         (typed(b"ab", pa.binary(2)), typed(b"abc", pa.binary(3))),

@@ -3,11 +3,12 @@
 import pyarrow as pa
 import pytest
 from support.lake import Lake
+from support.racing_catalog import racing_manager
 from support.rival_writer import rival_writer
 from support.sales_table import rows
 from support.table_facts import reachable_files
 
-from floe_dagster_iceberg.errors import CommitConflictError, NoSuchTableError, ScanError
+from floe_dagster_iceberg.errors import CommitConflictError, NoSuchTableError, ScanError, ValidationError
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 pytestmark = pytest.mark.lakes
@@ -71,18 +72,115 @@ def test_a_rewrite_of_files_by_others_is_no_conflict(lake: Lake, manager: Iceber
     assert lake.rows(sales) == [(3, "US"), (4, None), (9, "EU")]
 
 
-@pytest.mark.requirement("S2-FR-028")
-def test_isolation_by_a_table_property_never_drops_unseen_rows(
-    lake: Lake, manager: IcebergTableManager, sales: str
-) -> None:
+@pytest.fixture
+def isolated(lake: Lake, sales: str) -> str:
+    """The sales, with snapshot isolation."""
     with lake.table(sales).transaction() as transaction:
         transaction.set_properties({"write.update.isolation-level": "snapshot"})
-    stale = lake.table(sales)
-    with rival_writer(lake) as rival:
-        rival.append(sales, rows((5, "EU")))
+    return sales
 
-    with pytest.raises(CommitConflictError):
+
+@pytest.mark.requirement("S2-FR-028")
+def test_isolation_by_a_table_property_never_drops_unseen_rows(
+    lake: Lake, manager: IcebergTableManager, isolated: str
+) -> None:
+    stale = lake.table(isolated)
+    with rival_writer(lake) as rival:
+        rival.append(isolated, rows((5, "EU"), (6, "US")))
+
+    manager.overwrite(stale, rows((9, "EU")), overwrite_filter="region = 'EU'")
+
+    assert lake.rows(isolated) == [(3, "US"), (4, None), (5, "EU"), (6, "US"), (9, "EU")]
+    assert lake.files() - reachable_files(lake.table(isolated)) == set()
+
+
+@pytest.mark.requirement("S2-FR-029")
+def test_with_snapshot_isolation_rows_that_come_right_before_the_commit_stay(
+    lake: Lake, manager: IcebergTableManager, isolated: str
+) -> None:
+    late = racing_manager(lake.place, lambda: manager.append(isolated, rows((5, "EU"))))
+
+    late.overwrite(isolated, rows((9, "EU")), overwrite_filter="region = 'EU'")
+
+    assert lake.rows(isolated) == [(3, "US"), (4, None), (5, "EU"), (9, "EU")]
+
+
+@pytest.mark.requirement("S2-FR-028")
+@pytest.mark.parametrize("change", ["deleted", "overwritten", "compacted with new ones"])
+def test_with_snapshot_isolation_rows_that_others_took_away_are_a_conflict(
+    lake: Lake, manager: IcebergTableManager, isolated: str, change: str
+) -> None:
+    stale = lake.table(isolated)
+    with rival_writer(lake) as rival:
+        match change:
+            case "deleted":
+                rival.delete(isolated, "id = 1")
+            case "overwritten":
+                rival.overwrite(isolated, rows((7, "EU")), overwrite_filter="region = 'EU'")
+            case _:
+                # The new rows are in a file with the old ones now, from which only the old ones could be replaced.
+                rival.append(isolated, rows((5, "EU")))
+                rival.compact_table(isolated)
+    theirs = lake.table(isolated).metadata
+
+    with pytest.raises(CommitConflictError, match="changed rows that are being replaced"):
         manager.overwrite(stale, rows((9, "EU")), overwrite_filter="region = 'EU'")
+
+    assert lake.table(isolated).metadata == theirs
+
+
+@pytest.mark.requirement("S2-FR-028")
+@pytest.mark.parametrize("asset", ["orders", "corrections"])
+def test_with_snapshot_isolation_two_runs_of_one_asset_do_not_double_its_rows(
+    lake: Lake, manager: IcebergTableManager, isolated: str, asset: str
+) -> None:
+    stale = lake.table(isolated)
+    with rival_writer(lake) as rival:
+        rival.overwrite(
+            isolated,
+            rows((8, "ASIA")),
+            overwrite_filter="region = 'ASIA'",
+            snapshot_properties={"dagster.asset-key": asset},
+        )
+
+    def overwrite() -> None:
+        manager.overwrite(
+            stale,
+            rows((9, "ASIA")),
+            overwrite_filter="region = 'ASIA'",
+            snapshot_properties={"dagster.asset-key": "orders"},
+        )
+
+    if asset == "orders":
+        with pytest.raises(CommitConflictError):
+            overwrite()
+    else:
+        overwrite()
+    found = [row[0] for row in lake.rows(isolated) if row[1] == "ASIA"]
+    assert found == ([8] if asset == "orders" else [8, 9])
+
+
+def test_an_unknown_isolation_level_is_refused(lake: Lake, manager: IcebergTableManager, sales: str) -> None:
+    with lake.table(sales).transaction() as transaction:
+        transaction.set_properties({"write.update.isolation-level": "chaos"})
+
+    with pytest.raises(ValidationError, match=r"isolation-level' is 'chaos'\. Set it to serializable or snapshot"):
+        manager.overwrite(sales, rows((9, "EU")))
+
+
+@pytest.mark.parametrize("level", ["serializable", "snapshot"])
+def test_deletes_and_upserts_never_fail_and_include_rows_that_others_added_first(
+    lake: Lake, manager: IcebergTableManager, sales: str, level: str
+) -> None:
+    with lake.table(sales).transaction() as transaction:
+        for command in ("delete", "update", "merge"):
+            transaction.set_properties({f"write.{command}.isolation-level": level})
+    others = (lambda: manager.append(sales, rows((5, "EU"))), lambda: manager.append(sales, rows((6, "US"))))
+
+    racing_manager(lake.place, others[0]).delete(sales, "region = 'EU'")
+    racing_manager(lake.place, others[1]).upsert(sales, rows((6, "ASIA")), ["id"])
+
+    assert lake.rows(sales) == [(3, "US"), (4, None), (6, "ASIA")]
 
 
 def test_a_stale_handle_of_an_empty_table_sees_the_first_rows_of_others(

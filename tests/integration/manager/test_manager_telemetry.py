@@ -2,7 +2,10 @@
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -144,3 +147,14 @@ def test_events_are_json_if_asked_for(manager: IcebergTableManager, caplog: pyte
 def test_an_unknown_log_format_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"'xml' is not known\. Use one of: console, json"):
         setup.set_log_format("xml")  # type: ignore[arg-type]
+
+
+def test_an_error_prints_nothing_of_its_own(tmp_path: Path) -> None:
+    script = (
+        "from floe_dagster_iceberg import IcebergResource, errors\n"
+        "try: IcebergResource().table_manager.load_table('shop.gone')\n"
+        "except errors.NoSuchTableError: pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert (done.stdout, done.stderr) == ("", "")

@@ -136,7 +136,7 @@ def test_a_catalog_that_refuses_connections_is_a_connection_error(polaris: Polar
 def test_a_catalog_that_goes_away_during_a_write_leaves_the_files_and_the_next_run_finds_them(
     polaris: PolarisLake,
 ) -> None:
-    manager = polaris.resource(catalog={"read_timeout_seconds": "1"}).table_manager
+    manager = polaris.resource().table_manager
     manager.create_namespace("sales")
     manager.create_table(TABLE, ROWS.schema)
     polaris.gateway.fail("POST", COMMIT, RESET.after())

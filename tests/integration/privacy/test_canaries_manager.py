@@ -5,8 +5,10 @@ import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.canaries import Canary, CapturedOutput, capture_output, provider_into
 from support.lake import Lake
@@ -38,8 +40,15 @@ def schema() -> pa.Schema:
     return rows(Canary()).schema
 
 
+def parquet_file(canary: Canary) -> Path:
+    path = Path(mkdtemp(), "rows.parquet")
+    pq.write_table(rows(canary), path)
+    return path
+
+
 Call = Callable[[IcebergTableManager, str, Canary], object]
 CALLS: dict[str, Call] = {
+    "add_files": lambda manager, t, canary: manager.add_files(t, [parquet_file(canary)]),
     "append": lambda manager, t, canary: manager.append(t, rows(canary)),
     "compact_table": lambda manager, t, _: manager.compact_table(t),
     "create_branch": lambda manager, t, _: manager.create_branch(t, "b"),
@@ -54,6 +63,7 @@ CALLS: dict[str, Call] = {
     "evolve_schema": lambda manager, t, _: manager.evolve_schema(t, ADD_NOTE),
     "expire_snapshots": lambda manager, t, _: manager.expire_snapshots(t),
     "fast_forward": lambda manager, t, _: manager.fast_forward(t, "main", "staging"),
+    "find_cursor": lambda manager, t, _: manager.find_cursor(t, t),
     "get_current_snapshot": lambda manager, t, _: manager.get_current_snapshot(t),
     "list_namespaces": lambda manager, _, __: manager.list_namespaces(),
     "list_snapshots": lambda manager, t, _: manager.list_snapshots(t),
@@ -61,8 +71,9 @@ CALLS: dict[str, Call] = {
     "load_table": lambda manager, t, _: manager.load_table(t),
     "manage_snapshots": lambda manager, t, _: manager.manage_snapshots(t),
     "namespace_exists": lambda manager, _, __: manager.namespace_exists("bronze"),
+    "observe": lambda manager, t, _: manager.observe(t),
     "overwrite": lambda manager, t, canary: manager.overwrite(t, rows(canary), overwrite_filter=where(canary)),
-    "with_metadata_repair": lambda *_: None,
+    "plan_add_files": lambda manager, t, canary: manager.plan_add_files(t, [parquet_file(canary)]),
     "register_table": lambda manager, t, _: manager.register_table(
         "bronze.again", manager.load_table(t).metadata_location
     ),
@@ -71,8 +82,12 @@ CALLS: dict[str, Call] = {
     "rollback_to_timestamp": lambda manager, t, _: manager.rollback_to_timestamp(t, datetime.now(UTC)),
     "scan": lambda manager, t, canary: manager.scan(t, row_filter=where(canary)),
     "scan_batches": lambda manager, t, canary: manager.scan_batches(t, row_filter=where(canary)).read_all(),
+    "scan_changes": lambda manager, t, canary: manager.scan_changes(t, row_filter=where(canary)).to_arrow(),
     "table_exists": lambda manager, t, _: manager.table_exists(t),
+    "upgrade_format_version": lambda manager, t, _: manager.upgrade_format_version(t, 3),
     "upsert": lambda manager, t, canary: manager.upsert(t, rows(canary), ["name"]),
+    "with_handover": lambda *_: None,
+    "with_metadata_repair": lambda *_: None,
     "write_data": lambda manager, t, canary: manager.write_data(
         t, rows(canary), mode="overwrite", overwrite_filter=where(canary)
     ),

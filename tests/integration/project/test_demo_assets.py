@@ -51,6 +51,20 @@ def test_a_note_is_a_new_column_and_other_days_stay(iceberg: Mapping[str, Any]) 
     assert stored.filter(stored.column("note").is_valid()).num_rows == rows_named(2, 8).num_rows
 
 
+def test_flights_per_hour_reads_only_the_months_that_changed() -> None:
+    assets = [bronze.flights, gold.flights_per_hour]
+    iceberg = create_iceberg_resources(assets=assets)
+    for day in ("2013-01-15", "2013-03-09", "2013-03-10"):
+        dg.materialize([bronze.flights], partition_key=day, resources=dict(iceberg))
+        dg.materialize(assets, selection=[gold.flights_per_hour], resources=dict(iceberg))
+    tables = iceberg["iceberg"].table_manager
+
+    assert pc.sum(tables.scan("gold.flights_per_hour")["flights"]).as_py() == tables.scan("bronze.flights").num_rows
+    since = tables.load_table("bronze.flights").metadata.snapshots[0].snapshot_id
+    changed = tables.scan_changes("bronze.flights", since, mode="partitions")
+    assert changed.partitions == [{"time_hour_month": "2013-03"}]
+
+
 @pytest.mark.requirement("S2-SC-008")
 @pytest.mark.parametrize("layer", [bronze, silver, gold])
 def test_an_asset_of_the_demo_knows_data_and_no_storage(layer: ModuleType) -> None:

@@ -60,7 +60,7 @@ def test_the_catalogs_database_names_every_table_and_its_metadata_in_the_bucket(
     rows = lake.catalog.execute("SELECT table_namespace, table_name, metadata_location FROM iceberg_tables")
 
     assert {namespace for namespace, _, _ in rows} == {"bronze", "silver", "gold"}
-    assert len(rows) == 12
+    assert len(rows) == 13
     assert all(file.startswith(f"s3://{BUCKET}/{PREFIX}/") and lake.s3.path(file).is_file() for *_, file in rows)
 
 

@@ -1,6 +1,7 @@
 """What Spark's writes promise beyond the behaviour suite: one pass, required columns, nothing left by a failure."""
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,25 @@ def test_a_first_write_that_fails_half_way_leaves_no_file(lake: SparkLake) -> No
 
     assert not lake.manager.table_exists(EVENTS)
     assert [path for path in (lake.folder / "warehouse").rglob("*") if path.is_file()] == []
+
+
+def test_a_first_write_that_fails_leaves_the_files_of_other_tables_in_its_place(lake: SparkLake) -> None:
+    """Renaming does not move a table, so that the next one of its old name gets the same location."""
+    lake.write(lake.frame({"id": [0]}))
+    lake.iceberg.catalog.rename_table(EVENTS.as_tuple, ("public", "renamed"))
+
+    def write_meanwhile() -> None:
+        wait_until(lambda: lake.manager.table_exists(EVENTS), seconds=30, what="the new table")
+        lake.manager.append("public.renamed", pa.table({"id": [1]}))
+
+    with ThreadPoolExecutor() as threads:
+        rival = threads.submit(write_meanwhile)
+        with pytest.raises(WriteError):
+            lake.write(half_done(lake))
+        rival.result()
+
+    assert not lake.manager.table_exists(EVENTS)
+    assert sorted(row.id for row in lake.session.table("floe.public.renamed").collect()) == [0, 1]
 
 
 @pytest.mark.requirement("S2-E2")

@@ -70,6 +70,7 @@ def run_location(tmp_path: Path) -> Callable[..., Json]:
     return run_location
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("S2-US7.2", "S3-5")
 def test_a_run_sends_its_spans_and_metrics_with_the_product_as_their_resource(
     run_location: Callable[..., Json], receiver: Receiver

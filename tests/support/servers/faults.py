@@ -23,7 +23,7 @@ class Fault:
         hang: Say nothing until the client goes away.
         reset: Reset the connection.
         truncated: Promise the whole response, send half of it, and hang up.
-        late: Reset the connection now, and do what was asked a moment later.
+        late: Reset the connection now, and do what was asked shortly after.
         after_work: The request reaches the server before that, and what it asks for is done.
         delay_seconds: Wait this long first; a fault of nothing else is latency.
     """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from support.servers.faults import Fault, Seen
 from support.servers.gateway_tokens import TokenDesk
@@ -39,6 +39,7 @@ class Gateway(Proxy):
         vend: Storage credentials for a table's location, for clients that ask to be vended some.
         vends_in_config: Whether what is vended also stands in the table's configuration, where older clients look.
         purge_allowed: Whether tables may be dropped with their files.
+        overwrites: Whether a table may be registered in place of itself, as Polaris allows since Iceberg 1.11.
         renews: Whether clients get the address of new credentials for those that are about to expire.
     """
 
@@ -50,6 +51,7 @@ class Gateway(Proxy):
         self.table_config: dict[str, str] = {}
         self.vends_in_config = True
         self.purge_allowed = False
+        self.overwrites = False
         self.renews = True
 
     @classmethod
@@ -127,6 +129,8 @@ class Gateway(Proxy):
             missing = self._missing_parent(seen, upstream)
             if missing is not None:
                 return missing
+        if self.overwrites and seen.method == "POST" and target.path.endswith("/register"):
+            seen = self._make_room(seen, upstream)
         if found := _CREDENTIALS.match(target.path):
             return self._credentials(replace(seen, path=found["table"]), upstream)
         response = upstream.ask(seen)
@@ -138,11 +142,21 @@ class Gateway(Proxy):
         *parents, _ = json.loads(seen.body)["namespace"]
         if not parents:
             return None
-        path = f"/v1/namespaces/{_SEPARATOR.join(parents)}"
+        path = f"/v1/namespaces/{_SEPARATOR.join(quote(parent, safe='') for parent in parents)}"
         found = upstream.ask(replace(seen, method="GET", path=path, body=b"", headers=_without_body(seen)))
         if found.status == 200:
             return None
         return iceberg_error(404, "NoSuchNamespaceException", f"Namespace does not exist: {'.'.join(parents)}")
+
+    def _make_room(self, seen: Seen, upstream: Upstream) -> Seen:
+        """Drop the entry that a registration overwrites; clients cannot tell that from one step."""
+        wanted = json.loads(seen.body)
+        if not wanted.pop("overwrite", False):
+            return seen
+        path = f"{urlsplit(seen.path).path.removesuffix('/register')}/tables/{wanted['name']}"
+        upstream.ask(replace(seen, method="DELETE", path=path, body=b"", headers=_without_body(seen)))
+        body = json.dumps(wanted).encode()
+        return replace(seen, body=body, headers={**seen.headers, "content-length": str(len(body))})
 
     def _with_config(self, seen: Seen, response: Response) -> Response:
         vends = self.vend is not None and "x-iceberg-access-delegation" in seen.headers

@@ -1,4 +1,4 @@
-"""A real HTTP proxy before a real server, which does to requests what a test wants."""
+"""A real HTTP proxy before a real server: it logs requests, makes them wait, and does to them what a test wants."""
 
 import time
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from support.servers.faults import JSON, Fault, FaultPlan, FaultyHandler, LoopbackServer, Seen
+from support.servers.request_log import Kind, RequestLog
 
 # Servers hang up on connections that say nothing for long.
 _LONGEST_IDLE_SECONDS = 5.0
@@ -65,12 +66,24 @@ class Upstream:
 
 
 class Proxy(FaultPlan):
-    """Passes requests on; `respond` is where a proxy with rules of its own has them."""
+    """Passes requests on; `respond` is where a proxy with rules of its own has them.
 
-    def __init__(self, upstream_uri: str) -> None:
+    Attributes:
+        latency_seconds: How long every request waits before it is passed on, side by side with others.
+        log: The requests so far; proxies may share one.
+    """
+
+    def __init__(self, upstream_uri: str, *, latency_seconds: float = 0.0, log: RequestLog | None = None) -> None:
         super().__init__()
         self.upstream_uri = upstream_uri.rstrip("/")
+        self.latency_seconds = latency_seconds
+        self.log = log if log is not None else RequestLog()
         self.uri = ""
+
+    def kind(self, seen: Seen) -> Kind:
+        """What a request is about, for the log."""
+        del seen
+        return "catalog"
 
     @contextmanager
     def serving(self) -> Iterator[Self]:
@@ -102,7 +115,14 @@ class _ProxyHandler(FaultyHandler):
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         seen = Seen(self.command, self.path, {key.lower(): value for key, value in self.headers.items()}, body)
+        self._seen, self._started = seen, time.monotonic()
+        self._end(seen)
+
+    do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = _handle  # noqa: N815 - the names http.server calls
+
+    def _end(self, seen: Seen) -> None:
         fault = self.proxy.next_fault(seen)
+        time.sleep(self.proxy.latency_seconds)
         if fault is None:
             self._send(self.proxy.respond(seen, self._upstream))
             return
@@ -112,9 +132,9 @@ class _ProxyHandler(FaultyHandler):
             response = self.proxy.respond(seen, self._upstream)
         self._end_badly(fault, response, seen)
 
-    do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = _handle  # noqa: N815 - the names http.server calls
-
     def _end_badly(self, fault: Fault, response: Response | None, seen: Seen) -> None:
+        if not fault.is_only_slow and not fault.status:
+            self._log()
         if fault.hang:
             self.hang()
         elif fault.reset:
@@ -131,5 +151,10 @@ class _ProxyHandler(FaultyHandler):
         elif response is not None:
             self._send(response)
 
+    def _log(self) -> None:
+        """Before the client learns of the end: what it asks for next comes after this."""
+        self.proxy.log.add(self._seen.method, self._seen.path, self.proxy.kind(self._seen), self._started)
+
     def _send(self, response: Response) -> None:
+        self._log()
         self.reply(response.status, response.content, response.headers)

@@ -15,6 +15,8 @@ from support.processes import free_port, is_listening
 from support.servers import s3_front
 from support.servers.leash import on_leash
 
+from floe_dagster_iceberg._pyiceberg.file_io import OBJECTS
+
 _BUCKETS: dict[str, "S3Server"] = {}
 
 
@@ -93,7 +95,8 @@ class S3Server:
         self.forget()
 
     def forget(self) -> None:
-        """Let the server look again which files there are; tests look behind it, and change what they find."""
+        """Let the server and this process look again at the files; tests change what they find behind both."""
+        OBJECTS.clear()
         requests.post(f"{self.control}/vfs/forget", timeout=10).raise_for_status()
 
     def file_system(self) -> S3FileSystem:

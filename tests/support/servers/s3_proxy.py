@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from support.servers.faults import Fault, Seen
 from support.servers.proxy import Proxy, Response, Upstream
+from support.servers.request_log import Kind, RequestLog, kind_of_object
 from support.servers.s3 import S3Server
 
 XML = {"Content-Type": "application/xml"}
@@ -41,8 +42,8 @@ class S3Proxy(Proxy):
         lifetime_seconds: How long keys vended from now on are good.
     """
 
-    def __init__(self, s3: S3Server) -> None:
-        super().__init__(s3.endpoint)
+    def __init__(self, s3: S3Server, *, latency_seconds: float = 0.0, log: RequestLog | None = None) -> None:
+        super().__init__(s3.endpoint, latency_seconds=latency_seconds, log=log)
         self.lifetime_seconds = 3600.0
         self._s3 = s3
         self._spare = itertools.cycle(s3.spare_keys)
@@ -51,9 +52,9 @@ class S3Proxy(Proxy):
 
     @classmethod
     @contextmanager
-    def start(cls, s3: S3Server) -> "Iterator[S3Proxy]":
+    def start(cls, s3: S3Server, *, latency_seconds: float = 0.0, log: RequestLog | None = None) -> "Iterator[S3Proxy]":
         """A proxy on a free port of this machine, until the block ends."""
-        with cls(s3).serving() as proxy:
+        with cls(s3, latency_seconds=latency_seconds, log=log).serving() as proxy:
             yield proxy
 
     @property
@@ -81,6 +82,9 @@ class S3Proxy(Proxy):
             "s3.region": self._s3.region,
             "client.region": self._s3.region,
         }
+
+    def kind(self, seen: Seen) -> Kind:
+        return kind_of_object(seen.method, seen.path)
 
     def respond(self, seen: Seen, upstream: Upstream) -> Response:
         found = _KEY_ID.search(seen.headers.get("authorization", ""))

@@ -1,0 +1,213 @@
+"""A sensor that looks at tables at short intervals, reports what has changed, and requests runs for it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+import pydantic
+
+from floe_dagster_iceberg.models import TableIdentifier, TableState
+from floe_dagster_iceberg.models.base import FrozenModel
+from floe_dagster_iceberg.observations.assets import (
+    GROUP,
+    ObservationTargets,
+    ObservedAsset,
+    ObservedTables,
+    TableListing,
+)
+from floe_dagster_iceberg.observations.events import Event, build_events, load_state
+from floe_dagster_iceberg.observations.run import FailedLook, find_tables, look_at
+from floe_dagster_iceberg.resources import IcebergResource
+from floe_dagster_iceberg.secrets import redact
+
+if TYPE_CHECKING:
+    from floe_dagster_iceberg.table.observation import ObservedTable
+
+SENSOR: Final = f"{GROUP}_sensor"
+TABLE_TAG: Final = "iceberg/table"
+SNAPSHOT_TAG: Final = "iceberg/snapshot_id"
+PREVIOUS_SNAPSHOT_TAG: Final = "iceberg/previous_snapshot_id"
+
+
+class _Seen(FrozenModel):
+    """What the last evaluation saw of a table, and how many changes all of them saw."""
+
+    state: TableState
+    changes: int = 0
+
+
+class _Cursor(FrozenModel):
+    """What the last evaluation saw, by table."""
+
+    tables: dict[str, _Seen] = pydantic.Field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str | None) -> "_Cursor":
+        if not text:
+            return cls()
+        try:
+            return cls.model_validate_json(text)
+        except pydantic.ValidationError:
+            # Set by hand, or by another sensor of the same name: every table is looked at as if for the first time.
+            return cls()
+
+
+@dataclass
+class _Tick:
+    """What one evaluation found."""
+
+    seen: dict[str, _Seen]
+    events: list[Event] = field(default_factory=list)
+    run_requests: list[dg.RunRequest] = field(default_factory=list)
+    partition_requests: list[dg.AddDynamicPartitionsRequest] = field(default_factory=list)
+
+
+def build_table_change_sensor(
+    tables: ObservedTables,
+    *,
+    target: Any = None,
+    partitions: dg.DynamicPartitionsDefinition | None = None,
+    listing: Path | str | None = None,
+    name: str = SENSOR,
+    iceberg_resource_key: str = "iceberg",
+    default_namespace: str = "public",
+    minimum_interval_seconds: int = 60,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """Build a sensor that reports changes of tables and requests runs for them.
+
+    Each evaluation looks at the metadata of the tables and compares it with the snapshots in its cursor. Tables without
+    a change of rows cost a look and nothing else. For a change it reports an observation and a materialization of the
+    table's asset, as `build_iceberg_observations` does, and requests runs of the target:
+
+    - of an asset with partitions, one per partition that has changed;
+    - with dynamic `partitions`, one for a new partition, named `<table>:<snapshot>`;
+    - otherwise one per table.
+
+    The first look at a table reports it and requests nothing, because it is not known what is new. Every request has a
+    run key of table and snapshot, so an evaluation that is repeated requests no second run. If the snapshot in the
+    cursor has expired, the log says so, and the change counts as one of the whole table.
+
+    Args:
+        tables: Names, globs or specs, as for `build_iceberg_observations`.
+        target: Job or assets to run; without one, changes are reported only.
+        partitions: Gets a partition for each change; the target's own partitions.
+        listing: File that `floe-iceberg discover` wrote.
+        name: Name of the sensor.
+        iceberg_resource_key: Key of the `IcebergResource`.
+        default_namespace: Namespace of specs whose key has one part.
+        minimum_interval_seconds: Seconds between two evaluations.
+        default_status: Whether it runs without being started.
+
+    Raises:
+        ValidationError: A name, a spec or the listing is not valid.
+    """
+    stored = None if listing is None else TableListing.load(Path(listing))
+    targets = ObservationTargets.build(tables, listing=stored, default_namespace=default_namespace, group_name=None)
+
+    @dg.sensor(
+        name=name,
+        target=target,
+        required_resource_keys={iceberg_resource_key},
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description="Looks at the metadata of tables that others write, and reports changes of their rows.",
+    )
+    def watch_tables(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        iceberg: IcebergResource = getattr(context.resources, iceberg_resource_key)
+        return _evaluate(context, iceberg, targets, requests=target is not None, partitions=partitions)
+
+    return watch_tables
+
+
+def _evaluate(
+    context: dg.SensorEvaluationContext,
+    iceberg: IcebergResource,
+    targets: ObservationTargets,
+    *,
+    requests: bool,
+    partitions: dg.DynamicPartitionsDefinition | None,
+) -> dg.SensorResult:
+    manager, before = iceberg.table_manager, _Cursor.parse(context.cursor).tables
+    tables, failed = find_tables(manager, targets)
+    # A table that cannot be looked at keeps its place, so that nothing is missed once it can be.
+    tick = _Tick(dict(before))
+
+    def state_of(table: TableIdentifier) -> TableState | None:
+        known = before.get(str(table))
+        return load_state(context.instance, targets.asset_of(table).key) if known is None else known.state
+
+    for table, looked in look_at(manager, tables, state_of):
+        if isinstance(looked, FailedLook):
+            failed.append(looked)
+            continue
+        known, observation = before.get(str(table)), looked.observation
+        changes = (0 if known is None else known.changes) + observation.rows_changed
+        tick.seen[str(table)] = _Seen(state=observation.state, changes=changes)
+        if not observation.rows_changed:
+            continue
+        if observation.note is not None:
+            context.log.warning("Table '%s': %s", table, observation.note)
+        asset = targets.asset_of(table)
+        tick.events += _unreported(asset, looked, context.instance, iceberg)
+        if requests and known is not None:
+            _request(tick, asset, looked, context.instance, partitions)
+    for failure in failed:
+        context.log.error(str(failure))
+    return _to_result(tick, len(tables), failed)
+
+
+def _unreported(
+    asset: ObservedAsset, looked: "ObservedTable", instance: dg.DagsterInstance, iceberg: IcebergResource
+) -> Iterator[Event]:
+    """The events of a change, unless an observation of the same data version is stored already."""
+    stored = load_state(instance, asset.key)
+    if stored is None or stored.data_version != looked.observation.data_version:
+        yield from build_events(asset, looked, instance, iceberg)
+
+
+def _request(
+    tick: _Tick,
+    asset: ObservedAsset,
+    looked: "ObservedTable",
+    instance: dg.DagsterInstance,
+    partitions: dg.DynamicPartitionsDefinition | None,
+) -> None:
+    observation = looked.observation
+    change, tags = f"{observation.table}:{observation.data_version}", _tags(observation.table, looked)
+    # A rollback brings back a data version that had its run; an evaluation that is repeated counts the same.
+    number = tick.seen[str(observation.table)].changes
+    if partitions is not None and partitions.name is not None:
+        tick.partition_requests.append(partitions.build_add_request([change]))
+        tick.run_requests.append(dg.RunRequest(run_key=f"{change}:{number}", partition_key=change, tags=tags))
+    elif asset.partitions_def is not None:
+        from floe_dagster_iceberg.observations.partition_keys import changed_keys  # noqa: PLC0415 - it loads PyIceberg
+
+        tick.run_requests += [
+            dg.RunRequest(run_key=f"{observation.table}:{version}:{number}:{key}", partition_key=key, tags=tags)
+            for key, version in changed_keys(asset, looked, instance).items()
+        ]
+    else:
+        tick.run_requests.append(dg.RunRequest(run_key=f"{change}:{number}", tags=tags))
+
+
+def _tags(table: TableIdentifier, looked: "ObservedTable") -> dict[str, str]:
+    """Tags of a requested run: the snapshots before and after, to read exactly what has arrived."""
+    after, before = looked.observation.state.snapshot_id, looked.since and looked.since.snapshot_id
+    tags = {TABLE_TAG: str(table), SNAPSHOT_TAG: after, PREVIOUS_SNAPSHOT_TAG: before}
+    return {key: str(value) for key, value in tags.items() if value is not None}
+
+
+def _to_result(tick: _Tick, looked_at: int, failed: Sequence[FailedLook]) -> dg.SensorResult:
+    cursor = _Cursor(tables=tick.seen).model_dump_json()
+    if tick.run_requests or tick.events:
+        return dg.SensorResult(
+            run_requests=tick.run_requests,
+            dynamic_partitions_requests=tick.partition_requests,
+            asset_events=tick.events,
+            cursor=cursor,
+        )
+    reason = f"No rows have changed in {looked_at - len(failed)} tables."
+    return dg.SensorResult(skip_reason=redact(" ".join([reason, *map(str, failed)])), cursor=cursor)

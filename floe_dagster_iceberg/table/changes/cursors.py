@@ -1,0 +1,89 @@
+"""Cursors in the history of a table: how far its writers have read other tables.
+
+A cursor is a property of the snapshot that holds the rows that were read up to it, so that both are one commit.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+from floe_dagster_iceberg._pyiceberg.transaction import history_of, summary_property
+from floe_dagster_iceberg.models import Cursor, TableIdentifier, snapshot_properties
+
+
+@dataclass(frozen=True)
+class ReaderPosition:
+    """How far a target has read a source.
+
+    Attributes:
+        since: What it has; None if it has nothing.
+        until: How far the write with a key has read, if it is committed; `since` is then what it had before.
+    """
+
+    since: Cursor | None = None
+    until: Cursor | None = None
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """A table whose writers read another one incrementally.
+
+    Attributes:
+        table: Name of the table.
+        cursor: How far it has read.
+    """
+
+    table: str
+    cursor: Cursor
+
+
+def cursor_key(source: TableIdentifier | str) -> str:
+    """The snapshot property of a source."""
+    return snapshot_properties.CURSOR.format(table=source)
+
+
+def find_position(
+    metadata: TableMetadata, branch: str, source: TableIdentifier | str, idempotency_key: str
+) -> ReaderPosition:
+    """How far the writers of a branch have read a source; rolled back snapshots do not count."""
+    until: Cursor | None = None
+    for snapshot, cursor in _cursors(metadata, branch, source):
+        if until is None and summary_property(snapshot, snapshot_properties.IDEMPOTENCY_KEY) == idempotency_key:
+            until = cursor
+            continue
+        return ReaderPosition(cursor, until)
+    return ReaderPosition(None, until)
+
+
+def newest_cursors(metadata: TableMetadata) -> dict[str, tuple[Cursor, Snapshot]]:
+    """How far the writers of main have read each source, and the snapshot that says so."""
+    prefix, found = cursor_key(""), dict[str, tuple[Cursor, Snapshot]]()
+    for snapshot in _history(metadata, MAIN_BRANCH):
+        for key, value in (snapshot.summary.additional_properties if snapshot.summary else {}).items():
+            if key.startswith(prefix) and (cursor := parse_cursor(value)) is not None:
+                found.setdefault(key.removeprefix(prefix), (cursor, snapshot))
+    return found
+
+
+def _cursors(metadata: TableMetadata, branch: str, source: TableIdentifier | str) -> Iterator[tuple[Snapshot, Cursor]]:
+    for snapshot in _history(metadata, branch):
+        text = summary_property(snapshot, cursor_key(source))
+        if text is not None and (cursor := parse_cursor(text)) is not None:
+            yield snapshot, cursor
+
+
+def _history(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
+    ref = metadata.refs.get(branch) or metadata.refs.get(MAIN_BRANCH)
+    return history_of(metadata, None if ref is None else metadata.snapshot_by_id(ref.snapshot_id))
+
+
+def parse_cursor(text: str) -> Cursor | None:
+    """The cursor of a text; None if it is no cursor."""
+    try:
+        return Cursor.parse(text)
+    except ValueError:
+        # Not ours.
+        return None
