@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.machine import machine_facts
 from benchmarks.measure import say
-from benchmarks.plots import draw
+from benchmarks.plots import draw, draw_headline
 from benchmarks.report import write_report
 from benchmarks.results import Result
 from benchmarks.session import Session, open_crew, open_session
@@ -30,6 +30,7 @@ NAMES = (
     "import_time",
     "writers",
     "telemetry",
+    "object_store",
 )
 
 
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmarks of the command line."""
     options = _parse(arguments)
     into = options.into or (Path(tempfile.mkdtemp(prefix="floe-bench-quick-")) if options.quick else HOME)
-    names = options.names or NAMES
+    names = () if options.redraw else options.names or NAMES
     # Each benchmark gets new processes, so that caches of another one do not count. Quick runs share them.
     for crewed in [names] if options.quick else [[name] for name in names]:
         with open_crew() as crew:
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_report(results, into / "results.md")
     for result in results:
         draw(result, into / "plots")
+        if result.name == "write_partition":
+            draw_headline(result, into / "plots")
     say(f"results: {into / 'results.md'}")
 
 
@@ -71,6 +74,7 @@ def run_one(name: str, session: Session) -> Result:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(NAMES)}")
+    parser.add_argument("--redraw", action="store_true", help="measure nothing: report and plots of stored results")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, one round: a smoke test only")
     parser.add_argument("--without-peer", action="store_true", help="skip the peer, which has to be installed")
     parser.add_argument(

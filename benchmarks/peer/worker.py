@@ -38,6 +38,13 @@ def read_partition(lake: Mapping[str, str], table: str, number: int, columns: li
     return _pipeline(lake).read(table, columns=columns, day=day_of(number).isoformat())
 
 
+def append_day(lake: Mapping[str, str], table: str, number: int, rows: int) -> Mapping[str, Any]:
+    """Append the rows of one day."""
+    frame, pipeline = daily_rows(number, rows), _pipeline(lake)
+    pipeline.metadata = {"write_mode": "append"}
+    return pipeline.write(table, lambda _: frame, day=day_of(number).isoformat())
+
+
 def backfill(lake: Mapping[str, str], table: str, days: int, rows: int) -> Mapping[str, Any]:
     """Write many days, in one run each."""
     frames = [daily_rows(number, rows) for number in range(days)]
@@ -63,6 +70,7 @@ if __name__ == "__main__":
         {
             "write_partition": write_partition,
             "read_partition": read_partition,
+            "append_day": append_day,
             "backfill": backfill,
             "write_together": write_together,
         }

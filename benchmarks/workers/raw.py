@@ -10,11 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from dagster import mem_io_manager
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan, Reference
 from pyiceberg.expressions.literals import literal
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import TableProperties
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import DateType, DoubleType, IntegerType, LongType, NestedField, StringType
 from sqlalchemy.exc import OperationalError
 
 from benchmarks.workers.pipeline import Pipeline, Stopwatch
@@ -23,17 +27,22 @@ from benchmarks.workers.race import race
 from benchmarks.workers.rows import daily_rows, day_of, orders_of, wide_rows
 from benchmarks.workers.streaming import time_stream
 
-_CATALOGS: dict[str, SqlCatalog] = {}
+_CATALOGS: dict[str, Catalog] = {}
 # PyIceberg's defaults.
 _COMPRESSION: Any = {"compression": "zstd", "compression_level": 3}
 _ROW_GROUP = 1024 * 1024
 _FILES_PER_COMMIT, _WIDE = 50, 30
 
 
-def open_catalog(lake: Mapping[str, str]) -> SqlCatalog:
+def new_catalog(lake: Mapping[str, str]) -> Catalog:
+    """A new catalog, as in a new process."""
+    return load_catalog("floe", **{"type": "sql", **lake})
+
+
+def open_catalog(lake: Mapping[str, str]) -> Catalog:
     """One catalog per lake, kept open as by-hand code would."""
     if lake["uri"] not in _CATALOGS:
-        _CATALOGS[lake["uri"]] = SqlCatalog("floe", **lake)
+        _CATALOGS[lake["uri"]] = new_catalog(lake)
     return _CATALOGS[lake["uri"]]
 
 
@@ -60,7 +69,7 @@ def read_partition(
     known, found = open_catalog(lake), list[pa.Table]()
 
     def read() -> None:
-        catalog = known if seen else SqlCatalog("floe", **lake)
+        catalog = known if seen else new_catalog(lake)
         where = And(
             GreaterThanOrEqual(term=Reference("day"), value=literal(day_of(number))),
             LessThan(term=Reference("day"), value=literal(day_of(number) + timedelta(days=1))),
@@ -70,6 +79,34 @@ def read_partition(
 
     measured = _in_a_run(table, number, read)
     return {**measured, "rows": found[0].num_rows, "columns": found[0].num_columns}
+
+
+def append_day(lake: Mapping[str, str], table: str, number: int, rows: int) -> Mapping[str, Any]:
+    """Append the rows of one day."""
+    frame, catalog = daily_rows(number, rows), open_catalog(lake)
+    return _in_a_run(table, number, lambda: catalog.load_table(("bench", table)).append(frame))
+
+
+def first_write(lake: Mapping[str, str], table: str, number: int, rows: int) -> Mapping[str, Any]:
+    """Create a table and append the rows of one day."""
+    frame, catalog = daily_rows(number, rows), open_catalog(lake)
+    by_day = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=DayTransform(), name="day_day"))
+    kinds = (LongType(), DateType(), DoubleType(), IntegerType(), StringType(), StringType())
+    columns = enumerate(zip(frame.column_names, kinds, strict=True), start=1)
+    schema = Schema(*(NestedField(number, name, kind, required=False) for number, (name, kind) in columns))
+
+    def create() -> None:
+        catalog.create_table(("bench", table), schema, partition_spec=by_day).append(frame)
+
+    return _in_a_run(table, number, create)
+
+
+def upsert_day(lake: Mapping[str, str], table: str, number: int, rows: int) -> Mapping[str, Any]:
+    """Update all rows of one day by their keys."""
+    frame, catalog = daily_rows(number, rows, version=1), open_catalog(lake)
+    started = time.perf_counter()
+    catalog.load_table(("bench", table)).upsert(frame, join_cols=["id", "day"])
+    return {"seconds": time.perf_counter() - started}
 
 
 def upsert(lake: Mapping[str, str], table: str, ids: list[int], days: int) -> Mapping[str, Any]:
@@ -145,7 +182,7 @@ def write_together(lake: Mapping[str, str], table: str, writers: int, each: int)
 
     def append(rows: pa.Table) -> bool:
         # After a fork, every process needs its own connection.
-        catalog = SqlCatalog("floe", **lake)
+        catalog = new_catalog(lake)
         try:
             catalog.load_table(("bench", table)).append(rows)
         except (CommitFailedException, OperationalError):
@@ -174,6 +211,9 @@ if __name__ == "__main__":
             for operation in (
                 write_partition,
                 read_partition,
+                append_day,
+                first_write,
+                upsert_day,
                 upsert,
                 stream,
                 stream_parquet,

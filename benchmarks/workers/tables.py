@@ -13,11 +13,24 @@ from floe_dagster_iceberg import IcebergResource, IcebergTableManager
 # The peer only writes to tables whose partition field has the name that it would choose.
 BY_DAY = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=DayTransform(), name="part_day"))
 _PARTITIONS_PER_COMMIT = 100
+# Settings of the storage by PyIceberg's names.
+_STORAGE = {
+    "endpoint": "s3.endpoint",
+    "region": "s3.region",
+    "access_key_id": "s3.access-key-id",
+    "secret_access_key": "s3.secret-access-key",
+}
 _ROWS_PER_APPEND = 1_000_000
 
 
 def open_iceberg(lake: Mapping[str, str], **settings: Any) -> IcebergResource:
     """The lake as a resource."""
+    if lake.get("type") == "rest":
+        keys = {field: lake[key] for field, key in _STORAGE.items()}
+        storage = {**keys, "checksums": "when_required"}
+        return IcebergResource(
+            catalog_type="rest", catalog_uri=lake["uri"], storage_type="s3", storage_properties=storage, **settings
+        )
     return IcebergResource(catalog_uri=lake["uri"], warehouse=lake["warehouse"], **settings)
 
 
