@@ -28,7 +28,7 @@ from floe_dagster_iceberg.table.commit.commit import (
     commits_metadata,
 )
 from floe_dagster_iceberg.table.commit.refs import create_ref, new_branch, remove_ref
-from floe_dagster_iceberg.table.filter.row_filter import FileMatcher
+from floe_dagster_iceberg.table.filter.row_filter import FileMatcher, selects_whole_partitions
 from floe_dagster_iceberg.table.names import table_name
 
 PREFIX: Final = "floe-staging-"
@@ -40,6 +40,8 @@ class BranchMovedError(Exception):
 
 def has_partially_matching_file(table: Table, head: Snapshot, where: BooleanExpression) -> bool:
     """Whether a file may hold both rows that match a filter and rows that do not, according to its metadata."""
+    if selects_whole_partitions(table.metadata, where):
+        return False
     matches = FileMatcher(table.metadata, where)
     return any(not matches.all_rows(file) for file in _files_that_may_match(table, head, where))
 

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import expressions as expr
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.literals import Literal
+from pyiceberg.expressions.literals import Literal, LongLiteral, literal
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, bind, extract_field_ids, rewrite_not, visit
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -218,6 +219,52 @@ def _comparable_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not isinstance(column.type, pa.UuidType):
         return column
     return pa.chunked_array([chunk.storage for chunk in column.chunks], type=column.type.storage_type)
+
+
+def selects_whole_partitions(metadata: TableMetadata, row_filter: BooleanExpression) -> bool:
+    """Whether a filter depends on partition values alone, so that no file has rows inside and outside of it.
+
+    Answered without reading manifests, for all specs that files may have. False means that the files have to be looked
+    at.
+    """
+    schema = metadata.schema()
+    bound = bind(schema, rewrite_not(row_filter), case_sensitive=True)
+    return all(_is_exact(bound, spec) for spec in metadata.specs().values())
+
+
+def _is_exact(bound: BooleanExpression, spec: PartitionSpec) -> bool:
+    match bound:
+        case AlwaysTrue() | AlwaysFalse():
+            return True
+        case expr.And(left=left, right=right) | expr.Or(left=left, right=right):
+            return _is_exact(left, spec) and _is_exact(right, spec)
+        case expr.BoundPredicate():
+            fields = spec.fields_by_source_id(bound.term.ref().field.field_id)
+            return any(_is_exact_for(field, bound) for field in fields)
+        case _:
+            return False
+
+
+def _is_exact_for(field: PartitionField, predicate: expr.BoundPredicate) -> bool:
+    """Whether the partitions that may have matching rows are those that have no others."""
+    try:
+        some, every = (
+            project(field.name, predicate) for project in (field.transform.project, field.transform.strict_project)
+        )
+    except (ValueError, TypeError):
+        return False
+    return some is not None and every is not None and _with_open_end(some) == _with_open_end(every)
+
+
+def _with_open_end(predicate: expr.UnboundPredicate) -> expr.UnboundPredicate:
+    """A comparison with a whole number, such as a day, in one of its two forms."""
+    match predicate:
+        case expr.LessThanOrEqual(literal=LongLiteral(value=value)):
+            return expr.LessThan(term=predicate.term, value=literal(value + 1))
+        case expr.GreaterThan(literal=LongLiteral(value=value)):
+            return expr.GreaterThanOrEqual(term=predicate.term, value=literal(value + 1))
+        case _:
+            return predicate
 
 
 class FileMatcher:
