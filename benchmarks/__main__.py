@@ -25,6 +25,7 @@ NAMES = (
     "upsert",
     "stream",
     "spark_write",
+    "changes",
     "compaction",
     "upkeep",
     "import_time",

@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from benchmarks.measure import median, spread
 from benchmarks.results import Curve, Point, Result
@@ -94,6 +94,8 @@ def _draw_panel(panel: Any, curve: Curve, names: Sequence[str]) -> None:
     if not has_one_size:
         if values and min(values) > 0 and max(values) > _WIDE_RANGE * min(values):
             panel.set_yscale("log")
+            # Powers of ten alone would leave some panels with a single number.
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         _label_sizes(panel, curve)
     panel.set_title(curve.title, fontsize=10)

@@ -151,6 +151,7 @@ if __name__ == "__main__":
                 tables.age,
                 tables.churn,
                 tables.fill_wide,
+                tables.fill_days,
                 tables.fill_orders,
                 tables.create_many,
             )

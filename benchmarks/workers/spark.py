@@ -20,6 +20,7 @@ from benchmarks.workers.protocol import serve
 from benchmarks.workers.rows import FIRST_DAY, daily_rows, day_of, orders_of
 from benchmarks.workers.tables import open_iceberg
 from floe_dagster_iceberg import IcebergSparkResource, SparkIcebergIOManager
+from floe_dagster_iceberg.spark.changes import open_changes
 
 _STOPWATCH = Stopwatch()
 _TARGET_FILE_BYTES = 128 * 1024 * 1024
@@ -113,6 +114,24 @@ def merge(lake: Mapping[str, str], table: str, ids: list[int], days: int) -> Map
     return _timed(lambda: session.sql(statement))
 
 
+def read_last_append(lake: Mapping[str, str], table: str, *, by_hand: bool) -> Mapping[str, Any]:
+    """Read the rows that the newest snapshot appended; by hand, its id is known."""
+    session, name = _session(lake), f"bench.{table}"
+    manager = open_iceberg(lake).table_manager
+    newest = manager.list_snapshots(name)[0]
+    since, until = newest.parent_snapshot_id, newest.snapshot_id
+    rows: list[pa.Table] = []
+
+    def read_by_hand() -> None:
+        reader = session.read.option("start-snapshot-id", str(since)).option("end-snapshot-id", str(until))
+        rows.append(reader.table(f"floe.{name}").toArrow())
+
+    def read() -> None:
+        rows.append(open_changes(session, manager.scan_changes(name, since, mode="appends")).toArrow())
+
+    return {**_timed(read_by_hand if by_hand else read), "rows": rows[0].num_rows}
+
+
 def compact(lake: Mapping[str, str], table: str, *, by_hand: bool) -> Mapping[str, Any]:
     """Compact small files."""
     session = _session(lake)
@@ -137,4 +156,4 @@ def _window(days: int) -> tuple[str, str]:
 
 if __name__ == "__main__":
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    serve({operation.__name__: operation for operation in (write, backfill, merge, compact, expire)})
+    serve({operation.__name__: operation for operation in (write, backfill, merge, read_last_append, compact, expire)})

@@ -77,6 +77,17 @@ def fill_wide(lake: Mapping[str, str], table: str, days: int, rows: int, columns
     return {}
 
 
+def fill_days(lake: Mapping[str, str], table: str, days: int, rows: int) -> Mapping[str, Any]:
+    """Create a table with many days, a hundred days per commit but for the last day, which has one of its own."""
+    create(lake, table)
+    manager = open_manager(lake)
+    for start in range(0, days - 1, _PARTITIONS_PER_COMMIT):
+        numbers = range(start, min(start + _PARTITIONS_PER_COMMIT, days - 1))
+        manager.append(f"bench.{table}", pa.concat_tables(daily_rows(number, rows) for number in numbers))
+    manager.append(f"bench.{table}", daily_rows(days - 1, rows))
+    return {}
+
+
 def fill_orders(lake: Mapping[str, str], table: str, rows: int, days: int) -> Mapping[str, Any]:
     """Create a table of orders with files by day."""
     create(lake, table)
