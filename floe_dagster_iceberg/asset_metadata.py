@@ -12,7 +12,6 @@ from floe_dagster_iceberg.models.quantities import format_bytes
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyiceberg.types import NestedField
 
     from floe_dagster_iceberg.table.manager.repair import MetadataRepair
     from floe_dagster_iceberg.table.observation import ObservedTable
@@ -77,6 +76,8 @@ def build_output_metadata(
         "dagster/column_schema": dg.MetadataValue.table_schema(build_column_schema(result.table)),
         "dagster/uri": dg.MetadataValue.text(result.table.location()),
     }
+    if write.environment is not None:
+        metadata["iceberg/environment"] = dg.MetadataValue.text(write.environment)
     if result.schema_changes:
         metadata["iceberg/schema_changes"] = dg.MetadataValue.json(list(result.schema_changes))
     if (trace_id := snapshot.summary.get(snapshot_properties.TRACE_ID)) is not None:
@@ -114,16 +115,16 @@ def build_column_schema(table: "Table") -> dg.TableSchema:
     partitions: dict[int, list[str]] = {}
     for field in table.spec().fields:
         partitions.setdefault(field.source_id, []).append(f"partitioned by {field.transform}")
-    return dg.TableSchema(columns=[_column(field, partitions.get(field.field_id, [])) for field in schema.fields])
-
-
-def _column(field: "NestedField", notes: list[str]) -> dg.TableColumn:
-    return dg.TableColumn(
-        name=field.name,
-        type=str(field.field_type),
-        description=field.doc,
-        constraints=dg.TableColumnConstraints(nullable=field.optional, other=notes),
-    )
+    columns = [
+        dg.TableColumn(
+            name=field.name,
+            type=str(field.field_type),
+            description=field.doc,
+            constraints=dg.TableColumnConstraints(nullable=field.optional, other=partitions.get(field.field_id, [])),
+        )
+        for field in schema.fields
+    ]
+    return dg.TableSchema(columns=columns)
 
 
 def declared_columns(metadata: Mapping[str, object] | None) -> Sequence[dg.TableColumn]:

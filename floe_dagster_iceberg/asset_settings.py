@@ -295,7 +295,18 @@ class InputSettings(_Settings):
         return cls._read(_plain(definition), owner)
 
 
-class SettingsArguments(TypedDict, total=False):
+class ChangesArguments(TypedDict, total=False):
+    """The keywords of `IcebergResource.read_changes`: settings of an incremental input."""
+
+    columns: str | Sequence[str]
+    row_filter: writing.RowFilter
+    branch: str
+    changes_limit: int | str
+    net_changes: bool
+    identifier_columns: str | Sequence[str]
+
+
+class SettingsArguments(ChangesArguments, total=False):
     """The keywords of `iceberg_settings`: metadata keys without their prefix."""
 
     table: str
@@ -307,21 +318,15 @@ class SettingsArguments(TypedDict, total=False):
     partition_spec: str | Sequence[str] | PartitionSpec
     properties: Mapping[str, object]
     sort_by: str | Sequence[str]
-    branch: str
     rows_outside_partition: writing.RowsOutside
     commit_strategy: writing.CommitStrategy | str
     snapshot_properties: Mapping[str, object]
     naive_timezone: str
     format_version: int
-    columns: str | Sequence[str]
-    row_filter: writing.RowFilter
     snapshot_id: int
     as_of: datetime | str
     tag: str
     changes: ChangesMode | str
-    changes_limit: int | str
-    net_changes: bool
-    identifier_columns: str | Sequence[str]
 
 
 def iceberg_settings(**settings: Unpack[SettingsArguments]) -> dict[str, Any]:

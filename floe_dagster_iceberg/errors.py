@@ -18,6 +18,7 @@
         ├── CommitOutcomeUnknownError     retryable
         ├── SnapshotNotFoundError
         ├── RollbackError
+        ├── AuditFailedError
         ├── CompactionError
         ├── MaintenanceRefusedError
         ├── EngineCapabilityError
@@ -36,6 +37,7 @@ from typing import Any, ClassVar
 from floe_dagster_iceberg.models.quantities import counted
 
 __all__ = [
+    "AuditFailedError",
     "CatalogAuthenticationError",
     "CatalogConnectionError",
     "CommitConflictError",
@@ -264,6 +266,29 @@ class RollbackError(IcebergError):
         self.snapshot, self.reason = snapshot, reason
         message = f"Table '{table}' cannot be rolled back to '{snapshot}': {reason}. {remedy}"
         super().__init__(message.rstrip(), table=table)
+
+
+class AuditFailedError(IcebergError):
+    """Checks of an audited asset failed, so its rows were not published.
+
+    Attributes:
+        checks: The checks that failed.
+        branch: The branch that keeps the rows; None if the table was new, and is not there.
+    """
+
+    def __init__(self, table: object, *, checks: Sequence[str], branch: str | None) -> None:
+        self.checks, self.branch = tuple(checks), branch
+        kept = (
+            "The table would have been new, so there is none, and the rows were not kept."
+            if branch is None
+            else f"The rows are on branch '{branch}': see `floe-iceberg inspect {table}`, and read them with "
+            f"scan('{table}', branch='{branch}') of the table manager."
+        )
+        super().__init__(
+            f"The rows for '{table}' failed {counted(len(self.checks), 'check')} ({', '.join(self.checks)}) and were "
+            f"not published: its readers see what they saw before. {kept} Fix the rows and run the asset again.",
+            table=table,
+        )
 
 
 class CompactionError(IcebergError):

@@ -43,7 +43,7 @@ _IO_MANAGERS = ("iceberg_io_manager", "iceberg_arrow_io_manager", "iceberg_spark
 _IO_MANAGER, _ARROW_IO_MANAGER, _SPARK_IO_MANAGER = _IO_MANAGERS
 
 ArtifactsSource = CompiledArtifacts | Mapping[str, Any] | str | Path
-AssetsSource = dg.Definitions | Iterable[IcebergAsset | dg.Definitions]
+AssetsSource = dg.Definitions | IcebergAsset | Iterable[IcebergAsset | dg.Definitions]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +110,7 @@ def create_iceberg_resources(
     format_version: FormatVersion | None = None,
     write_mode: WriteMode | str | None = None,
     qualified_table_names: bool = False,
+    environment: str | dg.EnvVar | None = None,
 ) -> IcebergBundle:
     """Build resources, IO managers and maintenance for the catalog that compiled artifacts name.
 
@@ -131,6 +132,7 @@ def create_iceberg_resources(
             needs Spark. Existing tables keep theirs.
         write_mode: Write mode of assets without partitions that set none; `append` if not given.
         qualified_table_names: Whether metadata `dagster/table_name` begins with the catalog's name.
+        environment: Environment of a preview, as `IcebergResource` takes it; none for production.
 
     Raises:
         ValidationError: The artifacts, the policy, the format version or the write mode are not valid, or two assets
@@ -147,8 +149,10 @@ def create_iceberg_resources(
     if given is not None:
         _prepare_telemetry(given)
     # Unset stays unset: the launchpad shows what is set.
-    names: dict[str, Any] = {"qualified_table_names": True} if qualified_table_names else {}
-    iceberg = IcebergResource(**names) if given is None else IcebergResource.from_artifacts(given, **names)
+    chosen: dict[str, Any] = {"qualified_table_names": True} if qualified_table_names else {}
+    if environment is not None:
+        chosen["environment"] = environment
+    iceberg = IcebergResource(**chosen) if given is None else IcebergResource.from_artifacts(given, **chosen)
     found = _GivenAssets.read(assets)
     bundle = _build_bundle(given or CompiledArtifacts(), iceberg, found, policy, maintenance=maintenance)
     resources = _build_resources(given or CompiledArtifacts(), iceberg, settings)
@@ -177,10 +181,12 @@ class _GivenAssets:
         stored: list[IcebergAsset] = []
         rest: list[Any] = []
         others: list[dg.Definitions] = []
-        for each in [given] if isinstance(given, dg.Definitions) else given:
-            if not isinstance(each, dg.Definitions):
+        for each in [given] if isinstance(given, dg.Definitions | IcebergAsset) else _iterate(given):
+            if isinstance(each, IcebergAsset):
                 stored.append(each)
                 continue
+            if not isinstance(each, dg.Definitions):
+                raise _not_an_asset(each)
             for asset in each.assets or ():
                 if isinstance(asset, IcebergAsset) and _is_stored(asset, each.resources or {}):
                     stored.append(asset)
@@ -199,6 +205,19 @@ class _GivenAssets:
             and passes_values(asset)
             and DEFAULT_IO_MANAGER_KEY in io_manager_keys(asset).values()
         ]
+
+
+def _iterate(given: Any) -> Iterable[Any]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise _not_an_asset(given)
+    return given
+
+
+def _not_an_asset(given: object) -> ValidationError:
+    return ValidationError(
+        f"assets has a value of type {type(given).__name__}. Give a list of assets, specs, source assets or "
+        "Definitions. Load the assets of a module with dagster.load_assets_from_modules()."
+    )
 
 
 def _keys(asset: dg.AssetsDefinition | dg.SourceAsset) -> Iterable[dg.AssetKey]:

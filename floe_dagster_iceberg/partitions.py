@@ -271,27 +271,6 @@ def _group(pairs: Iterable[KeyPair]) -> list[tuple[frozenset[str], frozenset[str
     return [(frozenset(lefts), rights) for rights, lefts in groups.items()]
 
 
-def _constraints(dimension: Dimension, keys: frozenset[str]) -> list[Constraint]:
-    if isinstance(dimension.partitions_def, dg.TimeWindowPartitionsDefinition):
-        return list(_time_ranges(dimension.partitions_def, keys, dimension.column))
-    return [KeySet(column=dimension.column, keys=tuple(keys))]
-
-
-def _time_ranges(
-    partitions_def: dg.TimeWindowPartitionsDefinition, keys: frozenset[str], column: str
-) -> Iterator[TimeRange]:
-    sub_daily = time_transform(partitions_def) is PartitionTransform.HOUR
-    for run in _unbroken_runs(partitions_def, keys):
-        yield TimeRange(
-            column=column,
-            start=run.start,
-            end=run.end,
-            timezone=partitions_def.timezone,
-            keys=tuple(run.keys),
-            sub_daily=sub_daily,
-        )
-
-
 @dataclass
 class _Run:
     start: datetime
@@ -299,7 +278,12 @@ class _Run:
     keys: list[str]
 
 
-def _unbroken_runs(partitions_def: dg.TimeWindowPartitionsDefinition, keys: frozenset[str]) -> list[_Run]:
+def _constraints(dimension: Dimension, keys: frozenset[str]) -> Iterator[Constraint]:
+    """One constraint per unbroken run of time windows, or one for all keys of another kind."""
+    partitions_def = dimension.partitions_def
+    if not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
+        yield KeySet(column=dimension.column, keys=tuple(keys))
+        return
     instants: list[tuple[datetime, datetime, str]] = []
     for key in keys:
         window = partitions_def.time_window_for_partition_key(key)
@@ -311,4 +295,13 @@ def _unbroken_runs(partitions_def: dg.TimeWindowPartitionsDefinition, keys: froz
             runs.append(_Run(start, end, []))
         runs[-1].end = max(runs[-1].end, end)
         runs[-1].keys.append(key)
-    return runs
+    sub_daily = time_transform(partitions_def) is PartitionTransform.HOUR
+    for run in runs:
+        yield TimeRange(
+            column=dimension.column,
+            start=run.start,
+            end=run.end,
+            timezone=partitions_def.timezone,
+            keys=tuple(run.keys),
+            sub_daily=sub_daily,
+        )

@@ -6,18 +6,30 @@ use connects, and resources of one process with the same configuration share the
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from dagster import Config, ConfigurableResource, DataVersion, EnvVar, InitResourceContext, MetadataValue
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    Config,
+    ConfigurableResource,
+    DataVersion,
+    EnvVar,
+    InitResourceContext,
+    MetadataValue,
+)
 from pydantic import Field, PrivateAttr
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
 from floe_dagster_iceberg.asset_metadata import build_observation_metadata
+from floe_dagster_iceberg.asset_settings import ChangesArguments, InputSettings, iceberg_settings
 from floe_dagster_iceberg.connections import Connection, ConnectionSettings, open_connection
+from floe_dagster_iceberg.environments import AUTO, branch_of, detect_environment, environment_name
 from floe_dagster_iceberg.errors import SecretNotFoundError, ValidationError
 from floe_dagster_iceberg.models import (
+    ChangesMode,
     CommitStrategy,
     IcebergTableManagerConfig,
     StaleTableRecoveryMode,
@@ -36,6 +48,7 @@ if TYPE_CHECKING:
 
     from floe_dagster_iceberg.spark.conf import SessionSettings
     from floe_dagster_iceberg.table.manager import IcebergTableManager
+    from floe_dagster_iceberg.table.manager.changes import TableChanges
     from floe_dagster_iceberg.table.write.handover import Handover
 
 _MASK = "********"
@@ -149,6 +162,12 @@ class IcebergResource(StrictFields, ConfigurableResource[Any]):
         default=False,
         description="Whether metadata 'dagster/table_name' begins with the catalog's name, as SQL engines write it.",
     )
+    environment: str | None = Field(
+        default=None,
+        description="Environment of a preview: outputs go to branch 'env-<environment>' of their tables, and inputs "
+        "read that branch where the table has one. 'auto' takes it from a Dagster+ branch deployment. None for "
+        "production.",
+    )
     manager: TableManagerSettings = Field(
         default_factory=TableManagerSettings, description="Retry budget, retention, default table properties."
     )
@@ -210,6 +229,28 @@ class IcebergResource(StrictFields, ConfigurableResource[Any]):
         """The catalog's name, if it is part of the tables' names in metadata."""
         return self.catalog_name if self.qualified_table_names else None
 
+    @property
+    def environment_name(self) -> str | None:
+        """The name of the environment, as branches and commands have it; None in production.
+
+        Raises:
+            ValidationError: The setting names no environment.
+            SecretNotFoundError: It is an environment variable that is not set.
+        """
+        setting = self.environment
+        if isinstance(setting, EnvVar):
+            # Dagster resolves it only in resources that it starts itself.
+            setting = _value_of(setting)
+        if setting is None:
+            return None
+        return detect_environment(os.environ) if setting == AUTO else environment_name(setting)
+
+    @property
+    def environment_branch(self) -> str | None:
+        """The branch of the environment; None in production."""
+        name = self.environment_name
+        return None if name is None else branch_of(name)
+
     def describe(self, table: "str | TableIdentifier") -> "TableDescription":
         """Describe a table whose rows another tool has written, as the IO managers describe those of their own.
 
@@ -228,6 +269,55 @@ class IcebergResource(StrictFields, ConfigurableResource[Any]):
         metadata = build_observation_metadata(found, catalog=self.catalog_name, qualified=self.qualified_table_names)
         version = DataVersion(found.observation.data_version)
         return TableDescription(metadata, version, measure_health(loaded))
+
+    def read_changes(
+        self,
+        context: AssetExecutionContext,
+        key: "AssetKey | str | Sequence[str]",
+        *,
+        changes: "ChangesMode | str",
+        target: "str | TableIdentifier | None" = None,
+        **settings: "Unpack[ChangesArguments]",
+    ) -> "TableChanges":
+        """Read what changed in the table of an upstream asset since the running asset last read it.
+
+        For assets without an IO manager for this input: `key` is one of their `deps`. What an input with metadata
+        `iceberg/changes` does holds here, too: a retry reads the same snapshots, the run tag `iceberg/full_refresh`
+        reads everything.
+
+        The position is part of the asset's own commit if an IO manager of this package stores the asset. For an asset
+        that writes a table itself, name it as `target`, and pass `snapshot_properties` of the result to the write:
+        rows and position are then one commit, and the first run is to replace what is there. Otherwise, the position
+        is in the metadata of the materialization, and changes are read at least once.
+
+            changes = iceberg.read_changes(context, "orders", changes="appends", target="shop.copy")
+            properties = changes.snapshot_properties
+            iceberg.table_manager.append("shop.copy", changes.to_arrow(), snapshot_properties=properties)
+
+        Args:
+            context: The context of the running asset.
+            key: The upstream asset.
+            changes: `appends`, `changelog` or `partitions`.
+            target: The table that the asset writes itself.
+            **settings: Further settings of an incremental input, as in `iceberg_settings`.
+
+        Raises:
+            NoSuchTableError: The upstream table does not exist.
+            ValidationError: A setting is not valid, the asset does not depend on `key`, or changes cannot be read so.
+            ScanError: Snapshots that were not read yet have expired, or the upstream table was created again.
+        """
+        from floe_dagster_iceberg.incremental import read_changes  # noqa: PLC0415 - it loads PyIceberg
+
+        given = InputSettings.from_metadata(iceberg_settings(changes=changes, **settings))
+        return read_changes(
+            self.table_manager,
+            context,
+            AssetKey.from_coercible(key),
+            given,
+            self.default_namespace,
+            target=target,
+            environment=self.environment_name,
+        )
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
         """Resolve the settings; nothing is written unless `check_storage_at_start` is set.

@@ -8,7 +8,8 @@ import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import dagster as dg
@@ -16,17 +17,24 @@ import dagster as dg
 from floe_dagster_iceberg.models import snapshot_properties
 from floe_dagster_iceberg.telemetry import Telemetry, attributes as attrs
 
+StepContext: TypeAlias = dg.OutputContext | dg.InputContext | dg.AssetExecutionContext
+"""What belongs to a step: its inputs and outputs, and the code of its asset."""
+
 _MOST_KEYS_SPELLED_OUT = 20
 _RETRY_TAGS = frozenset({"dagster/retry_number", "dagster/is_resume_retry", "dagster/is_asset_resume_retry"})
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The run and step of an output; `work_id` is the first run of a chain of retries."""
+    """The run and step of an output; `work_id` is the first run of a chain of retries.
+
+    `environment` keeps the runs of previews and production apart.
+    """
 
     run_id: str
     work_id: str
     step_key: str
+    environment: str | None = None
 
 
 def in_a_run(context: dg.OutputContext | dg.InputContext) -> bool:
@@ -34,7 +42,7 @@ def in_a_run(context: dg.OutputContext | dg.InputContext) -> bool:
     return _step_context(context) is not None
 
 
-def load_run_identity(context: dg.OutputContext) -> RunIdentity:
+def load_run_identity(context: dg.OutputContext, environment: str | None = None) -> RunIdentity:
     """The run and step of an output.
 
     Retries by Dagster and re-executions from failure continue the work of the run that failed. A re-execution of
@@ -43,14 +51,13 @@ def load_run_identity(context: dg.OutputContext) -> RunIdentity:
     step = _step_context(context)
     if step is None:
         # Without a run, every call is new work.
-        return RunIdentity(run_id="no-run", work_id=uuid.uuid4().hex, step_key="no-step")
+        return RunIdentity("no-run", uuid.uuid4().hex, "no-step", environment)
     run = step.dagster_run
-    return RunIdentity(
-        run_id=run.run_id, work_id=_first_attempt(step.instance, run, context.step_key), step_key=context.step_key
-    )
+    work_id = _first_attempt(step.instance, run, context.step_key)
+    return RunIdentity(run.run_id, work_id, context.step_key, environment)
 
 
-def find_written(context: dg.InputContext) -> dict[str, frozenset[str]] | None:
+def find_written(context: dg.InputContext, environment: str | None = None) -> dict[str, frozenset[str]] | None:
     """Properties of the snapshot that a step of this run wrote for an input, or of the run whose output it reuses.
 
     None if no step did: outside a run, and for an asset that is not part of the run.
@@ -64,7 +71,7 @@ def find_written(context: dg.InputContext) -> dict[str, frozenset[str]] | None:
         return None
     work_id = _first_attempt(step.instance, run, output.step_key)
     if not output.has_asset_key:
-        identity = RunIdentity(run_id=run.run_id, work_id=work_id, step_key=output.step_key)
+        identity = RunIdentity(run.run_id, work_id, output.step_key, environment)
         return {snapshot_properties.IDEMPOTENCY_KEY: frozenset({build_idempotency_key(output, identity, ())})}
     # Not by its key: an input may read other partitions than those that were written.
     return {
@@ -154,11 +161,13 @@ def build_idempotency_key(context: dg.OutputContext, run: RunIdentity, partition
         output = ["asset", context.asset_key.to_string()]
     else:
         output = ["op", run.step_key, context.name, context.mapping_key or ""]
-    return _key_of(run.work_id, output, partition_keys)
+    return _key_of(run.work_id, output, partition_keys, run.environment)
 
 
-def _key_of(work_id: str, output: Sequence[str], partition_keys: Sequence[str]) -> str:
+def _key_of(work_id: str, output: Sequence[str], partition_keys: Sequence[str], environment: str | None) -> str:
     parts = (work_id, *output, *sorted(partition_keys))
+    if environment is not None:
+        parts = ("environment", environment, *parts)
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()
 
 
@@ -171,6 +180,8 @@ def build_snapshot_properties(
         properties[snapshot_properties.ASSET_KEY] = context.asset_key.to_user_string()
     if partition_keys:
         properties[snapshot_properties.PARTITION_KEY] = describe_keys(partition_keys)
+    if run.environment is not None:
+        properties[snapshot_properties.ENVIRONMENT] = run.environment
     return properties
 
 
@@ -185,6 +196,16 @@ def keys_produced_by(context: dg.InputContext) -> frozenset[dg.AssetKey]:
     """The assets that the step of an input produces; an asset may read its own earlier partition."""
     step = _step_context(context)
     return frozenset() if step is None else frozenset(step.get_output_asset_keys())
+
+
+def output_of(context: dg.AssetExecutionContext, metadata: Mapping[str, Any]) -> tuple[dg.OutputContext, Any]:
+    """The output of a step that materializes one asset, as its IO manager will get it, and the IO manager."""
+    from dagster._core.execution.plan.outputs import StepOutputHandle  # noqa: PLC0415, TID251 - no public name
+
+    step = context.get_step_execution_context()
+    names = {key: name for name, key in context.assets_def.keys_by_output_name.items()}
+    handle = StepOutputHandle(step.step.key, names[context.asset_key])
+    return step.get_output_context(handle, output_metadata=metadata), step.get_io_manager(handle)
 
 
 def set_data_version(context: dg.OutputContext, asset_key: dg.AssetKey, version: str) -> None:
@@ -203,17 +224,21 @@ class StepTarget:
         metadata: The metadata of its definition.
         io_manager: What stores it; None if it returns nothing that could be stored.
         partitioned: Whether the run is for partitions of it.
-        idempotency_key: The key of its output in this run.
+        work_id: The first run of a chain of retries.
     """
 
     asset_key: dg.AssetKey
     metadata: Mapping[str, Any]
     io_manager: Any
     partitioned: bool
-    idempotency_key: str
+    work_id: str
+
+    def idempotency_key(self, environment: str | None) -> str:
+        """The key of its output in this run."""
+        return _key_of(self.work_id, ["asset", self.asset_key.to_string()], (), environment)
 
 
-def targets_of(context: dg.InputContext) -> list[StepTarget]:
+def targets_of(context: StepContext) -> list[StepTarget]:
     """The assets that the step of an input produces; none of an op."""
     step = _step_context(context)
     definition = None if step is None else step.assets_def
@@ -226,7 +251,7 @@ def targets_of(context: dg.InputContext) -> list[StepTarget]:
             metadata=definition.metadata_by_key[key],
             io_manager=_io_manager_of(step, step.op_def.output_def_named(name)),
             partitioned=step.has_asset_partitions_for_output(name),
-            idempotency_key=_key_of(work_id, ["asset", key.to_string()], ()),
+            work_id=work_id,
         )
         for name, key in definition.keys_by_output_name.items()
         if key in definition.keys and name in step.selected_output_names
@@ -237,7 +262,7 @@ def _io_manager_of(step: Any, output: Any) -> Any:
     return None if output.dagster_type.is_nothing else getattr(step.resources, output.io_manager_key, None)
 
 
-def latest_metadata(context: dg.InputContext, asset_key: dg.AssetKey) -> Mapping[str, dg.MetadataValue]:
+def latest_metadata(context: StepContext, asset_key: dg.AssetKey) -> Mapping[str, dg.MetadataValue]:
     """The metadata of an asset's latest materialization; empty without one."""
     step = _step_context(context)
     event = None if step is None else step.instance.get_latest_materialization_event(asset_key)
@@ -245,13 +270,13 @@ def latest_metadata(context: dg.InputContext, asset_key: dg.AssetKey) -> Mapping
     return {} if materialization is None else materialization.metadata
 
 
-def run_tag(context: dg.InputContext, key: str) -> str | None:
+def run_tag(context: StepContext, key: str) -> str | None:
     """A tag of the run; None without it."""
     step = _step_context(context)
     return None if step is None else step.dagster_run.tags.get(key)
 
 
-def remembered_by_attempts(context: dg.InputContext, name: str, value: str) -> str:
+def remembered_by_attempts(context: StepContext, name: str, value: str) -> str:
     """What the first attempt at the work of this run remembered under a name: this value, if this is the first."""
     step = _step_context(context)
     if step is None:
@@ -271,14 +296,14 @@ def remembered_by_attempts(context: dg.InputContext, name: str, value: str) -> s
 _NOTES: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
 
-def notes_of_step(context: dg.OutputContext | dg.InputContext) -> dict[str, Any]:
+def notes_of_step(context: StepContext) -> dict[str, Any]:
     """What the inputs of a step leave for its outputs; they are loaded and stored by one process."""
     step = _step_context(context)
     return {} if step is None else _NOTES.setdefault(step, {})
 
 
 def add_asset_metadata(
-    context: dg.OutputContext | dg.InputContext,
+    context: StepContext,
     asset_key: dg.AssetKey,
     metadata: Mapping[str, object],
     partition_key: str | None = None,
@@ -292,7 +317,36 @@ def add_asset_metadata(
         step.add_asset_metadata(metadata, asset_key=asset_key, partition_key=partition_key)
 
 
-def _step_context(context: dg.OutputContext | dg.InputContext) -> Any:
+@dataclass(frozen=True)
+class UpstreamAsset:
+    """The definition of an asset that an asset depends on."""
+
+    metadata: Mapping[str, Any]
+    partitions_def: dg.PartitionsDefinition | None
+
+
+def upstream_of(context: dg.AssetExecutionContext, asset_key: dg.AssetKey) -> UpstreamAsset | None:
+    """The definition of an asset that the running asset depends on; None if it does not."""
+    step = _step_context(context)
+    if asset_key not in step.assets_def.keys_by_input_name.values():
+        return None
+    node = step.job_def.asset_layer.get(asset_key)
+    return UpstreamAsset(node.metadata, node.partitions_def)
+
+
+def partition_keys_of(
+    context: StepContext, partitions_def: dg.PartitionsDefinition, *, ahead: timedelta = timedelta()
+) -> Sequence[str]:
+    """All keys of partitions, those that were added at run time included; time windows up to some time from now."""
+    step = _step_context(context)
+    return partitions_def.get_partition_keys(
+        datetime.now(UTC) + ahead, dynamic_partitions_store=None if step is None else step.instance
+    )
+
+
+def _step_context(context: StepContext) -> Any:
+    if isinstance(context, dg.AssetExecutionContext):
+        return context.get_step_execution_context()
     try:
         return context.step_context
     except (AttributeError, dg.DagsterInvariantViolationError):

@@ -39,10 +39,23 @@ MATERIALIZATION: Final = {
     "iceberg/engine": "If PyIceberg could not do the write and it was handed to Spark: the reason.",
     "iceberg/repaired_from": "If the table's metadata was repaired before the write: the file that could not be read.",
     "iceberg/repaired_to": "The metadata file that the repair restored.",
+    "iceberg/environment": "The [environment](../publishing.md#environments) of a preview.",
     "iceberg/trace_id": "Id of the OpenTelemetry trace, if telemetry is on.",
     "iceberg/changes": "Of an asset with [incremental inputs](../incremental.md): the snapshots that it has read.",
     "iceberg/cursors": "Of an asset that is stored elsewhere: how far it has read each table.",
     "iceberg/changes_behind": "Snapshots with changes that the next run has to read.",
+    "iceberg/audit_snapshot_id": "Of an [audited asset](../publishing.md): the snapshot that was checked.",
+    "iceberg/audit_checks": "Of an audited asset: how many checks it had.",
+}
+AUDIT: Final = {
+    "iceberg/audit_snapshot_id": "The snapshot that was checked.",
+    "iceberg/evaluated_by": "Of a ready-made check: `metadata` if no data file was read, else `scan`.",
+    "iceberg/rows_checked": "Number of rows.",
+    "iceberg/rows_failing": "Rows that fail the check.",
+    "iceberg/keys_failing": "Of `unique`: keys that occur more than once.",
+    "iceberg/columns_failing": "Of `matches_schema`: columns that differ.",
+    "iceberg/rows_before": "Of `row_count_change_within`: rows that readers see now.",
+    "iceberg/error": "If the check raised an error: its type.",
 }
 FAILURE: Final = {
     "iceberg/error": "Type of the error; see [Troubleshooting](../troubleshooting.md).",
@@ -122,6 +135,8 @@ SNAPSHOT: Final = {
     snapshots.ASSET_KEY: "The asset.",
     snapshots.PARTITION_KEY: "The partition, or the first and the last of a range.",
     snapshots.IDEMPOTENCY_KEY: "Identifies the write; a retry finds it and writes nothing.",
+    snapshots.SOURCE_SNAPSHOT_ID: "Iceberg's own: the snapshot of a branch whose changes were published.",
+    snapshots.ENVIRONMENT: "The [environment](../publishing.md#environments) whose run wrote it.",
     snapshots.TRACE_ID: "Id of the OpenTelemetry trace.",
     snapshots.CURSOR.format(table="<table>"): "How far the asset has read that table: its UUID and a snapshot.",
     snapshots.MAINTENANCE_OPERATION: "The maintenance operation that made the snapshot.",
@@ -164,6 +179,10 @@ ENVIRONMENT: Final = {
 }
 FOREIGN_ENVIRONMENT: Final = {
     "DAGSTER_HOME": "Folder of Dagster's instance. Without it, the UI does not show runs of the command line.",
+    "DAGSTER_CLOUD_GIT_BRANCH": "Of a Dagster+ branch deployment: its [environment](../publishing.md#environments), if "
+    "that is `auto`.",
+    "DAGSTER_CLOUD_PULL_REQUEST_ID": "The same, if there is no Git branch.",
+    "DAGSTER_CLOUD_IS_BRANCH_DEPLOYMENT": "`0` in full deployments: `auto` is production.",
     "JAVA_HOME": "JDK for Spark: 17 or 21.",
     "OTEL_SDK_DISABLED": "`true` turns telemetry off.",
     "NO_COLOR": "`1` turns off colours of the commands.",

@@ -114,7 +114,11 @@ def _plugin_sections(kind: registry.Kind) -> str:
 
 def _command_sections() -> Iterator[str]:
     context = click.Context(command_line, info_name="floe-iceberg")
-    return (_command_section(name, command, context) for name, command in command_line.commands.items())
+    for name, command in command_line.commands.items():
+        of_group = command.commands if isinstance(command, click.Group) else {}
+        yield from (_command_section(f"{name} {each}", own, context) for each, own in of_group.items())
+        if not of_group:
+            yield _command_section(name, command, context)
 
 
 def _command_section(name: str, command: click.Command, parent: click.Context) -> str:
@@ -255,6 +259,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "commands": lambda: _paragraphs(_command_sections()),
     "compute": _of_model(artifacts.SparkSettings),
     "default schedules": lambda: _table(("section", "default schedule"), _schedule_rows()),
+    "audit metadata": _of_pairs("key", keys.AUDIT),
     "environment": _of_pairs("variable", keys.ENVIRONMENT),
     "environment of other projects": _of_pairs("variable", keys.FOREIGN_ENVIRONMENT),
     "executor": _of_model(ExecutorSettings),

@@ -20,25 +20,8 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem
-from pyiceberg.io import (
-    AWS_ACCESS_KEY_ID,
-    AWS_REGION,
-    AWS_SECRET_ACCESS_KEY,
-    AWS_SESSION_TOKEN,
-    S3_ACCESS_KEY_ID,
-    S3_CONNECT_TIMEOUT,
-    S3_ENDPOINT,
-    S3_FORCE_VIRTUAL_ADDRESSING,
-    S3_REGION,
-    S3_REQUEST_TIMEOUT,
-    S3_RETRY_STRATEGY_IMPL,
-    S3_SECRET_ACCESS_KEY,
-    S3_SESSION_TOKEN,
-    FileIO,
-    InputFile,
-    OutputFile,
-    OutputStream,
-)
+from pyiceberg import io as pyiceberg_io
+from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import BUFFER_SIZE, ONE_MEGABYTE, PyArrowFile, PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.utils.properties import get_first_property_value, property_as_bool
@@ -158,7 +141,8 @@ class FloeFileIO(PyArrowFileIO):
     def address(self) -> str:
         """What distinguishes two stores with the same names in them."""
         return "|".join(
-            str(self.properties.get(key, "")) for key in (S3_ENDPOINT, "gcs.service.host", "adls.account-name")
+            str(self.properties.get(key, ""))
+            for key in (pyiceberg_io.S3_ENDPOINT, "gcs.service.host", "adls.account-name")
         )
 
     def new_input(self, location: str) -> PyArrowFile:
@@ -206,7 +190,7 @@ class FloeFileIO(PyArrowFileIO):
 
     def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
         client = super()._initialize_s3_fs(netloc)
-        if S3_RETRY_STRATEGY_IMPL in self.properties:
+        if pyiceberg_io.S3_RETRY_STRATEGY_IMPL in self.properties:
             return client
         # What a client is pickled as are the arguments that it was made of, but for a strategy of the user's.
         _, (arguments,) = client.__reduce__()
@@ -303,18 +287,18 @@ def _bucket_client(pid: int, bucket: str, storage: tuple[tuple[str, str], ...]) 
 
 def _arguments_of_store(properties: dict[str, str]) -> dict[str, Any] | None:
     """Arguments of a store with keys from the properties; None if Arrow has to look for keys elsewhere."""
-    key = get_first_property_value(properties, S3_ACCESS_KEY_ID, AWS_ACCESS_KEY_ID)
-    secret = get_first_property_value(properties, S3_SECRET_ACCESS_KEY, AWS_SECRET_ACCESS_KEY)
-    region = get_first_property_value(properties, S3_REGION, AWS_REGION)
+    key = get_first_property_value(properties, pyiceberg_io.S3_ACCESS_KEY_ID, pyiceberg_io.AWS_ACCESS_KEY_ID)
+    secret = get_first_property_value(properties, pyiceberg_io.S3_SECRET_ACCESS_KEY, pyiceberg_io.AWS_SECRET_ACCESS_KEY)
+    region = get_first_property_value(properties, pyiceberg_io.S3_REGION, pyiceberg_io.AWS_REGION)
     if not (key and secret and region):
         return None
     endpoint, token = (
-        properties.get(S3_ENDPOINT),
-        get_first_property_value(properties, S3_SESSION_TOKEN, AWS_SESSION_TOKEN),
+        properties.get(pyiceberg_io.S3_ENDPOINT),
+        get_first_property_value(properties, pyiceberg_io.S3_SESSION_TOKEN, pyiceberg_io.AWS_SESSION_TOKEN),
     )
-    client = {"allow_http": True, "timeout": f"{float(properties.get(S3_REQUEST_TIMEOUT, 60)):g}s"}
-    client["connect_timeout"] = f"{float(properties.get(S3_CONNECT_TIMEOUT, 10)):g}s"
-    virtual = property_as_bool(properties, S3_FORCE_VIRTUAL_ADDRESSING, endpoint is None)
+    client = {"allow_http": True, "timeout": f"{float(properties.get(pyiceberg_io.S3_REQUEST_TIMEOUT, 60)):g}s"}
+    client["connect_timeout"] = f"{float(properties.get(pyiceberg_io.S3_CONNECT_TIMEOUT, 10)):g}s"
+    virtual = property_as_bool(properties, pyiceberg_io.S3_FORCE_VIRTUAL_ADDRESSING, endpoint is None)
     given = {"endpoint": endpoint, "session_token": token}
     return {
         **{name: value for name, value in given.items() if value},

@@ -76,16 +76,6 @@ class _Encoder(BinaryEncoder):
             super().write_int(integer)
 
 
-class _Length:
-    """Stands for a written file, of which PyIceberg only needs the length."""
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-
 class _ManifestFile(AvroOutputFile[ManifestEntry]):
     """An Avro file that is built in memory, and stored when it is complete."""
 
@@ -122,7 +112,8 @@ class _ManifestFile(AvroOutputFile[ManifestEntry]):
         content = self._content.getvalue()
         with self.output_file.create(overwrite=True) as stream:
             stream.write(content)
-        self.output_file = _Length(len(content))  # type: ignore[assignment]  # PyIceberg asks for nothing else
+        # PyIceberg only asks for its length, which the storage would have to be asked for.
+        self.output_file = content  # type: ignore[assignment]
 
     def _end_block(self) -> None:
         if not self._entries_in_block:

@@ -49,8 +49,19 @@ def to_file_schema(schema: Schema) -> Schema:
         ) from None
 
 
-def open_parquet_writer(output: OutputFile, schema: Schema, properties: dict[str, str]) -> ParquetFormatWriter:
-    """A writer of one Parquet data file whose columns carry the schema's field ids."""
+def open_parquet_writer(
+    output: OutputFile,
+    schema: Schema,
+    properties: dict[str, str],
+    *,
+    without_dictionary: Collection[str],
+    bloom_filters: Mapping[str, Mapping[str, float]],
+) -> ParquetFormatWriter:
+    """A writer of one Parquet data file whose columns carry the schema's field ids.
+
+    Some columns are written without a dictionary, some with Bloom filters; releases of PyArrow that cannot write
+    Bloom filters write none.
+    """
     model = FileFormatFactory.get(FileFormat.PARQUET)
     # PyIceberg would warn that it does not know them. DataFileWriter honours them; and filters of warnings belong to
     # the whole process, whose other threads run the user's code.
@@ -58,24 +69,12 @@ def open_parquet_writer(output: OutputFile, schema: Schema, properties: dict[str
     writer = model.create_writer(output, schema, known)
     if not isinstance(writer, ParquetFormatWriter):
         raise TypeError(f"PyIceberg's Parquet writer is a {type(writer).__name__}")
-    return writer
-
-
-def set_column_encodings(
-    writer: ParquetFormatWriter,
-    *,
-    without_dictionary: Collection[str],
-    bloom_filters: Mapping[str, Mapping[str, float]],
-) -> None:
-    """Write some columns without a dictionary, some with Bloom filters; for a writer without rows.
-
-    Releases of PyArrow that cannot write Bloom filters write none.
-    """
     if without_dictionary:
         paths = parquet_path_to_id_mapping(writer._file_schema)
         writer._parquet_writer_kwargs["use_dictionary"] = [path for path in paths if path not in without_dictionary]
     if bloom_filters and _BLOOM_FILTERS in inspect.signature(pq.ParquetWriter).parameters:
         writer._parquet_writer_kwargs[_BLOOM_FILTERS] = bloom_filters
+    return writer
 
 
 def bytes_written(writer: ParquetFormatWriter) -> int:

@@ -6,16 +6,26 @@ if the server rejected them unread (429), or if there was no connection.
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 import pydantic
-from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, Endpoints, ListNamespaceResponse, RestCatalog, TableResponse
+from pyiceberg.catalog.rest import (
+    API_PREFIX,
+    SNAPSHOT_LOADING_MODE,
+    Endpoint,
+    Endpoints,
+    HttpMethod,
+    ListNamespaceResponse,
+    RestCatalog,
+    TableResponse,
+)
 from pyiceberg.catalog.rest.auth import AuthManager, AuthManagerAdapter, NoopAuthManager
+from pyiceberg.catalog.rest.response import _handle_non_200_response
 from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
@@ -29,7 +39,7 @@ from pyiceberg.exceptions import (
     ValidationError as PyIcebergValidationError,
 )
 from pyiceberg.io import FileIO
-from pyiceberg.table import StagedTable, Table
+from pyiceberg.table import CommitTableRequest, StagedTable, Table, TableIdentifier
 from pyiceberg.typedef import EMPTY_DICT
 from requests import PreparedRequest, Response, Session, exceptions as http_errors
 from requests.adapters import BaseAdapter
@@ -40,11 +50,8 @@ from urllib3.exceptions import MaxRetryError, NewConnectionError
 from floe_dagster_iceberg._pyiceberg.file_io import with_shared_clients
 from floe_dagster_iceberg._pyiceberg.foreign_types import parse_metadata
 from floe_dagster_iceberg._pyiceberg.metadata_errors import to_unsupported_error
-from floe_dagster_iceberg.errors import (
-    CatalogAuthenticationError,
-    CatalogConnectionError,
-    EngineCapabilityError,
-)
+from floe_dagster_iceberg._pyiceberg.transaction import TableChange
+from floe_dagster_iceberg.errors import CatalogAuthenticationError, CatalogConnectionError, EngineCapabilityError
 from floe_dagster_iceberg.models import RetryConfig
 from floe_dagster_iceberg.models.identifiers import join_parts
 from floe_dagster_iceberg.secrets import remember_secret, scrub_exception
@@ -243,6 +250,26 @@ _NOT_IMPLEMENTED = (TableAlreadyExistsError, NotImplementedError, BadRequestErro
 
 
 _METADATA_SUFFIX = ".metadata.json"
+_COMMIT_TRANSACTION_PATH = "transactions/commit"
+_COMMIT_TRANSACTION = Endpoint(http_method=HttpMethod.POST, path=f"{API_PREFIX}/{_COMMIT_TRANSACTION_PATH}")
+# As PyIceberg has them for the commit of one table.
+_RESPONSES_TO_COMMITS: dict[int, type[Exception]] = {
+    409: CommitFailedException,
+    **dict.fromkeys((500, 502, 504), CommitStateUnknownException),
+}
+
+
+@contextmanager
+def _unknown_unless_refused() -> Iterator[None]:
+    """Report a failed commit as unknown, unless the server refused it or was never reached."""
+    try:
+        yield
+    except (ServerError, ServiceUnavailableError, pydantic.ValidationError) as error:
+        raise CommitStateUnknownException(f"{type(error).__name__} in response to a commit") from error
+    except RequestException as error:
+        if never_sent(error):
+            raise
+        raise CommitStateUnknownException(f"{type(error).__name__} during a commit") from error
 
 
 class FloeRestCatalog(RestCatalog):
@@ -264,14 +291,38 @@ class FloeRestCatalog(RestCatalog):
 
     def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
         """Commit; unless the server refused it or was never reached, a failure leaves the outcome unknown."""
-        try:
+        with _unknown_unless_refused():
             return super().commit_table(table, requirements, updates)
-        except (ServerError, ServiceUnavailableError, pydantic.ValidationError) as error:
-            raise CommitStateUnknownException(f"{type(error).__name__} in response to a commit") from error
-        except RequestException as error:
-            if never_sent(error):
-                raise
-            raise CommitStateUnknownException(f"{type(error).__name__} during a commit") from error
+
+    @property
+    def commits_tables_together(self) -> bool:
+        """Whether the server says that it can commit to several tables at once."""
+        return _COMMIT_TRANSACTION in self._supported_endpoints
+
+    def commit_tables(self, changes: Sequence[TableChange]) -> None:
+        """Commit changes of several tables in one request; the server commits all of them or none.
+
+        Raises:
+            CommitFailedException: The server refused them; nothing was committed.
+            CommitStateUnknownException: They may have been committed.
+        """
+        requests = [
+            CommitTableRequest(
+                identifier=TableIdentifier(namespace=list(table.name()[:-1]), name=table.name()[-1]),
+                requirements=requirements,
+                updates=updates,
+            ).model_dump_json()
+            for table, requirements, updates in changes
+        ]
+        with _unknown_unless_refused():
+            response = self._session.post(
+                self.url(_COMMIT_TRANSACTION_PATH, prefixed=True),
+                data=f'{{"table-changes": [{", ".join(requests)}]}}'.encode(),
+            )
+            try:
+                response.raise_for_status()
+            except http_errors.HTTPError as error:
+                _handle_non_200_response(error, _RESPONSES_TO_COMMITS)
 
     def load_table(self, identifier: Any) -> Table:
         """Load a table, also one with columns of types that PyIceberg does not know.

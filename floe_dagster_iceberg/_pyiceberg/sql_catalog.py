@@ -27,7 +27,7 @@ from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 from floe_dagster_iceberg._pyiceberg.file_io import with_shared_clients
 from floe_dagster_iceberg._pyiceberg.metadata_errors import read_metadata
-from floe_dagster_iceberg._pyiceberg.transaction import apply_updates
+from floe_dagster_iceberg._pyiceberg.transaction import TableChange, apply_updates, delete_quietly
 from floe_dagster_iceberg.models.identifiers import join_parts
 
 _CREATE_ATTEMPTS = 10
@@ -35,6 +35,7 @@ _CREATE_WAIT_SECONDS = 0.05
 # A run works on a few tables at a time. The metadata of one with thousands of snapshots takes some megabytes.
 _REMEMBERED_VERSIONS = 8
 _VIEW = "VIEW"
+_BROKEN_CONNECTION = "the connection to the catalog's database broke"
 
 
 class _MetadataCache:
@@ -166,11 +167,56 @@ class FloeSqlCatalog(SqlCatalog):
         except DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-            raise pyiceberg_errors.CommitStateUnknownException(
-                "the connection to the catalog's database broke"
-            ) from error
+            raise pyiceberg_errors.CommitStateUnknownException(_BROKEN_CONNECTION) from error
         self._metadata_memory.put(committed.metadata_location, committed.metadata)
         return committed
+
+    @property
+    def commits_tables_together(self) -> bool:
+        """Always: tables are rows of one database."""
+        return True
+
+    def commit_tables(self, changes: Sequence[TableChange]) -> None:
+        """Commit changes of several tables in one transaction of the database.
+
+        Raises:
+            CommitFailedException: One of them has changed; nothing was committed.
+            CommitStateUnknownException: The connection broke.
+        """
+        staged: list[tuple[Table, StagedTable]] = []
+        # In one order, so that two such commits do not wait for each other for ever.
+        for table, requirements, updates in sorted(changes, key=lambda change: change.table.name()):
+            current = self.load_table(table.name())
+            staged.append((current, self._update_and_stage_table(current, table.name(), requirements, updates)))
+        for _, new in staged:
+            self._write_metadata(new.metadata, new.io, new.metadata_location)
+        try:
+            self._replace_locations(staged)
+        except pyiceberg_errors.CommitFailedException:
+            for _, new in staged:
+                delete_quietly(new.io, [new.metadata_location])
+            raise
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            raise pyiceberg_errors.CommitStateUnknownException(_BROKEN_CONNECTION) from error
+        for _, new in staged:
+            self._metadata_memory.put(new.metadata_location, new.metadata)
+
+    def _replace_locations(self, staged: Sequence[tuple[Table, StagedTable]]) -> None:
+        with self.engine.begin() as connection:
+            for current, new in staged:
+                change = (
+                    update(IcebergTables)
+                    .where(*self._entry(current.name(), current.metadata_location))
+                    .values(
+                        metadata_location=new.metadata_location, previous_metadata_location=current.metadata_location
+                    )
+                )
+                if connection.execute(change).rowcount != 1:
+                    raise pyiceberg_errors.CommitFailedException(
+                        f"Table has been updated by another process: {join_parts(current.name())}"
+                    )
 
     def _convert_orm_to_iceberg(self, orm_table: Any) -> Table:
         location = orm_table.metadata_location

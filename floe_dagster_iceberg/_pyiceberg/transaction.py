@@ -3,7 +3,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple, Protocol, cast
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -66,13 +66,43 @@ def delete_quietly(io: FileIO, locations: Sequence[str]) -> None:
             io.delete(location)
 
 
+class TableChange(NamedTuple):
+    """What a commit asks of one table."""
+
+    table: Table
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+
+
+class JointCommits(Protocol):
+    """A catalog that can commit changes of several tables, all of them or none."""
+
+    @property
+    def commits_tables_together(self) -> bool:
+        """Whether it really can."""
+
+    def commit_tables(self, changes: Sequence[TableChange]) -> None:
+        """Commit the changes of all tables, or of none."""
+
+
+def commits_together(catalog: Catalog) -> JointCommits | None:
+    """The catalog, if it can commit to several tables at once."""
+    joint = cast("JointCommits", catalog)
+    return joint if getattr(catalog, "commits_tables_together", False) else None
+
+
 class TableTransaction(StagedTransaction):
     """Changes to one existing table, committed together, once."""
 
     def commit_once(self) -> None:
         """Send what is staged to the catalog as one commit, without retrying."""
-        requirements = (*self._requirements, table_updates.AssertTableUUID(uuid=self.table_metadata.table_uuid))
-        self._table._do_commit(updates=self._updates, requirements=requirements)
+        _, requirements, updates = self.to_change()
+        self._table._do_commit(updates=updates, requirements=requirements)
+
+    def to_change(self) -> TableChange:
+        """What is staged, for a commit that may include other tables."""
+        uuid = table_updates.AssertTableUUID(uuid=self.table_metadata.table_uuid)
+        return TableChange(self._table, (*self._requirements, uuid), self._updates)
 
 
 class CreateTransaction(StagedTransaction, CreateTableTransaction):

@@ -243,6 +243,82 @@ def rollback(table: str, *, project: Project, to: str | None, as_of: str | None,
     _print(planned.to_report(), rolling.show_outcome, as_json=as_json)
 
 
+@main.group(cls=_InOrder)
+def env() -> None:
+    """List, compare, publish and drop environments, which are branches 'env-NAME' of tables."""
+
+
+_environment = click.argument("environment")
+_yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+@env.command("list", short_help="List environments, their tables and when they were last written.")
+@_json
+@_with_project
+def env_list(*, project: Project, as_json: bool) -> None:
+    """List environments, their tables and when they were last written."""
+    from floe_dagster_iceberg.cli import environments  # noqa: PLC0415
+
+    _print(environments.list_environments(_open(project)), environments.show_list, as_json=as_json)
+
+
+@env.command("diff", short_help="Show how an environment differs from main.")
+@_environment
+@_json
+@_with_project
+def env_diff(environment: str, *, project: Project, as_json: bool) -> None:
+    """Show the tables, rows, partitions and columns of an environment that differ from main.
+
+    Reads metadata only.
+    """
+    from floe_dagster_iceberg.cli import environments  # noqa: PLC0415
+
+    _print(environments.environments_of(_open(project)).diff(environment), environments.show_diff, as_json=as_json)
+
+
+@env.command("publish", short_help="Put the changes of an environment onto main.")
+@_environment
+@_yes
+@_json
+@_with_project
+def env_publish(environment: str, *, project: Project, yes: bool, as_json: bool) -> None:
+    """Put the changes of an environment onto main, in all its tables at once, and remove its branches.
+
+    Shows how it differs from main and asks for confirmation. What was written to main meanwhile stays.
+    """
+    from floe_dagster_iceberg.cli import environments  # noqa: PLC0415
+    from floe_dagster_iceberg.cli.console import open_console  # noqa: PLC0415
+
+    found = environments.environments_of(_open(project))
+    if not yes:
+        environments.show_diff(found.diff(environment), open_console(to_errors=as_json))
+        click.confirm("Publish?", abort=True, err=as_json)
+    _print(found.publish(environment), environments.show_published, as_json=as_json)
+
+
+@env.command("drop", short_help="Remove the branches of an environment.")
+@_environment
+@_yes
+@_json
+@_with_project
+def env_drop(environment: str, *, project: Project, yes: bool, as_json: bool) -> None:
+    """Remove the branches of an environment from all tables. Its snapshots expire with the others."""
+    from floe_dagster_iceberg.cli import environments  # noqa: PLC0415
+    from floe_dagster_iceberg.cli.console import open_console  # noqa: PLC0415
+
+    found = environments.environments_of(_open(project))
+    if not yes:
+        environments.show_diff(found.diff(environment), open_console(to_errors=as_json))
+        click.confirm("Drop?", abort=True, err=as_json)
+    _print(found.drop(environment), environments.show_dropped, as_json=as_json)
+
+
+def _open(project: Project) -> Any:
+    from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
+
+    return Lakehouse.open(**project)
+
+
 @main.command(short_help="Write a listing of tables for observation.")
 @click.argument("globs", nargs=-1, required=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to write.")

@@ -74,8 +74,9 @@ def show(
     if listed:
         listing.print(console)
     if idle := len(report.entries) - len(listed):
-        cases = f"{idle} of {counted(len(report.entries), 'case')} ({counted(tables, 'table')})"
-        console.print(f"Nothing to do in {cases}; --all lists the reasons.")
+        rest = "Nothing to do" if not listed else f"Nothing to do for the other {idle}"
+        checked = f"{counted(len(report.entries), 'operation')} on {counted(tables, 'table')} checked"
+        console.print(f"{rest}: {checked}; --all lists the reasons.")
     if tables == 1:
         show_policy([value for entry in report.entries for value in entry.policy if is_decided(value)], console)
     if report.dry_run and (to_do := dict.fromkeys(entry.operation for entry in report.entries if entry.actionable)):

@@ -23,7 +23,7 @@ from floe_dagster_iceberg.table.filter.row_filter import CheckedFilter, to_row_f
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 from floe_dagster_iceberg.table.manager.changes import TableChanges
 from floe_dagster_iceberg.table.manager.repair import OnRepair
-from floe_dagster_iceberg.table.manager.scan import version_to_read
+from floe_dagster_iceberg.table.manager.scan import branch_to_read, version_to_read
 from floe_dagster_iceberg.table.write.exactly_once import write_once
 from floe_dagster_iceberg.table.write.handover import Handover, HandoverProvider
 from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
@@ -60,6 +60,7 @@ class ReadRequest:
         empty_schema: Columns of the empty result for a missing table, as for an asset that reads its own earlier
             partition in its first run; None if a missing table is an error.
         plan_changes: Finds what changed, for an input that reads changes instead of rows.
+        environment: The environment whose branch is read where the table has one.
     """
 
     table: TableIdentifier
@@ -71,6 +72,7 @@ class ReadRequest:
     written: Mapping[str, Collection[str]] | None = None
     output: str | None = None
     is_upsert: bool = False
+    environment: str | None = None
 
     def version(self, table: Table) -> "ReadVersion":
         """The snapshot to read.
@@ -80,8 +82,9 @@ class ReadRequest:
             SnapshotNotFoundError: There is no such version.
             ScanError: The output of the op is not there any more.
         """
-        settings, branch = self.settings, self.settings.branch or MAIN_BRANCH
-        snapshot = None if self.written is None else find_snapshot(table.metadata, branch, self.written)
+        settings, branch = self.settings, branch_to_read(table, self.settings.branch, self.environment)
+        written = self.written
+        snapshot = None if written is None else find_snapshot(table.metadata, branch or MAIN_BRANCH, written)
         if snapshot is not None:
             # An append has added its rows to those of other runs.
             is_append = SnapshotInfo.from_pyiceberg_snapshot(snapshot).operation is OperationType.APPEND
@@ -98,7 +101,7 @@ class ReadRequest:
                 table,
                 snapshot_id=settings.snapshot_id,
                 as_of=settings.as_of,
-                branch=settings.branch,
+                branch=branch,
                 tag=settings.tag,
             )
         )
@@ -132,6 +135,21 @@ class Engine(Protocol):
 
     def read(self, request: ReadRequest, annotation: Any) -> Any:
         """Read rows as the annotated type."""
+
+
+@dataclass(frozen=True)
+class StagedWrite:
+    """An output whose rows are in its table already, on a branch, and become visible when it is handled.
+
+    Attributes:
+        engine: What wrote them.
+        publish: Makes them visible, in one commit.
+        metadata: More metadata of the materialization.
+    """
+
+    engine: Engine
+    publish: Callable[[], TableWriteResult]
+    metadata: Mapping[str, Any]
 
 
 def _to_polars(rows: pa.Table) -> Any:

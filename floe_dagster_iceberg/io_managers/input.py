@@ -10,12 +10,19 @@ from pyiceberg.types import NestedField
 from floe_dagster_iceberg.asset_metadata import declared_columns
 from floe_dagster_iceberg.asset_settings import AssetSettings, InputSettings
 from floe_dagster_iceberg.errors import NoSuchTableError, ValidationError
-from floe_dagster_iceberg.io_managers.changes import changes_planner
+from floe_dagster_iceberg.incremental import IncrementalRead, Upstream
 from floe_dagster_iceberg.io_managers.engines import Engine, ReadRequest
 from floe_dagster_iceberg.io_managers.managers import input_settings, name_of, owner_of, upstream_settings, wanted_type
+from floe_dagster_iceberg.models.partition_slice import ALL_ROWS
 from floe_dagster_iceberg.models.quantities import counted
-from floe_dagster_iceberg.partitions import load_slice
-from floe_dagster_iceberg.run_identity import describe_run, find_written, keys_produced_by, telemetry_of
+from floe_dagster_iceberg.partitions import load_slice, partitions_def_of
+from floe_dagster_iceberg.run_identity import (
+    describe_run,
+    find_written,
+    keys_produced_by,
+    partition_keys_of,
+    telemetry_of,
+)
 from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table
 
 if TYPE_CHECKING:
@@ -99,24 +106,65 @@ def build_read_request(io_manager: "IcebergIOManagerBase", context: InputContext
     settings, upstream = input_settings(context), upstream_settings(context)
     if not io_manager.column_projection_enabled:
         settings = settings.model_copy(update={"columns": ()})
-    written = find_written(context) if _reads_what_was_written(context, settings, upstream) else None
+    own = io_manager.iceberg.environment_name
+    # A version that the input names is that version in every environment.
+    environment = None if settings.names_version else own
+    written = find_written(context, own) if _reads_what_was_written(context, settings, upstream) else None
     if upstream.branch is not None and not settings.names_version:
         settings = settings.model_copy(update={"branch": upstream.branch})
+    rows = load_slice(
+        context,
+        partition_expr=settings.partition_expr or upstream.partition_expr,
+        partition_column=io_manager.partition_column,
+    )
+    if settings.changes is not None and _is_of_all_partitions(context):
+        # The position moves on: rows of a partition that is not over yet would never be read.
+        rows = ALL_ROWS
     reads_itself = context.has_asset_key and context.asset_key in keys_produced_by(context)
     return ReadRequest(
         table=io_manager.table_of(context, upstream),
-        rows=load_slice(
-            context,
-            partition_expr=settings.partition_expr or upstream.partition_expr,
-            partition_column=io_manager.partition_column,
-        ),
+        rows=rows,
         settings=settings,
         naive_timezone=upstream.naive_timezone,
         empty_schema=declared_schema(context) if reads_itself else None,
-        plan_changes=changes_planner(io_manager, context, settings),
+        plan_changes=(
+            None
+            if settings.changes is None
+            else _incremental(io_manager, context, settings, upstream, environment=environment).plan
+        ),
+        environment=environment,
         written=written,
         output=None if context.has_asset_key or written is None else _describe_output(context),
         is_upsert=bool(upstream.upsert_keys),
+    )
+
+
+def _is_of_all_partitions(context: InputContext) -> bool:
+    """Whether an input is of all partitions of its asset, and not of those that a partition mapping names."""
+    definition = partitions_def_of(context)
+    return definition is not None and set(context.asset_partition_keys) == {*partition_keys_of(context, definition)}
+
+
+def _incremental(
+    io_manager: "IcebergIOManagerBase",
+    context: InputContext,
+    settings: InputSettings,
+    upstream: AssetSettings,
+    *,
+    environment: str | None,
+) -> IncrementalRead:
+    return IncrementalRead(
+        io_manager.table_manager,
+        context,
+        owner_of(context),
+        settings,
+        Upstream(
+            partitions_def_of(context),
+            settings.partition_expr or upstream.partition_expr,
+            io_manager.partition_column,
+            upstream.naive_timezone,
+        ),
+        environment=environment,
     )
 
 

@@ -125,6 +125,11 @@ class IcebergIOManagerBase(StrictFields, ConfigurableIOManager):
         """The manager of the tables."""
         return self.iceberg.table_manager
 
+    @property
+    def environment_name(self) -> str | None:
+        """The environment that assets are stored in; None in production."""
+        return self.iceberg.environment_name
+
     @abstractmethod
     def engines(self) -> Sequence["Engine"]:
         """The engines of this IO manager; the first that supports a type is used."""
@@ -159,8 +164,12 @@ class IcebergIOManagerBase(StrictFields, ConfigurableIOManager):
         """The table of an output or input; settings of its asset are read unless they are passed."""
         if settings is None:
             settings = output_settings(context) if isinstance(context, OutputContext) else upstream_settings(context)
+        return self.table_of_asset(table_path(context), settings)
+
+    def table_of_asset(self, path: Sequence[str], settings: AssetSettings) -> TableIdentifier:
+        """The table of an asset with this key and these settings."""
         return table_identifier(
-            table_path(context),
+            path,
             settings,
             default_namespace=self.default_namespace or self.iceberg.default_namespace,
             table_name_pattern=self.table_name_pattern,

@@ -16,15 +16,16 @@ from floe_dagster_iceberg import run_identity
 from floe_dagster_iceberg._pyiceberg.manifest_reader import added_files
 from floe_dagster_iceberg.asset_metadata import build_output_metadata, declared_columns
 from floe_dagster_iceberg.asset_settings import AssetSettings
+from floe_dagster_iceberg.environments import branch_of
 from floe_dagster_iceberg.errors import FloeStorageError, ValidationError
-from floe_dagster_iceberg.io_managers.changes import (
+from floe_dagster_iceberg.incremental import (
     ReadChanges,
     changes_metadata,
     changes_read,
     cursor_properties,
     replaces_everything,
 )
-from floe_dagster_iceberg.io_managers.engines import Engine
+from floe_dagster_iceberg.io_managers.engines import Engine, StagedWrite
 from floe_dagster_iceberg.io_managers.managers import name_of, output_settings, owner_of
 from floe_dagster_iceberg.models import CommitStrategy, WriteMode
 from floe_dagster_iceberg.models.partition_slice import PartitionSlice
@@ -55,7 +56,7 @@ def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, dat
     known = {attrs.CATALOG: io_manager.iceberg.catalog_name, **run_identity.describe_run(context)}
     with run_identity.telemetry_of(context).operation("handle_output", known) as operation:
         notes = run_identity.notes_of_step(context)
-        read = changes_read(context, notes) if notes else {}
+        read = changes_read(owner_of(context), notes) if notes else {}
         write = build_table_write(io_manager, context, read)
         strategy = CommitStrategy.MERGE_COMMIT if write.merge_manifests else CommitStrategy.FAST_APPEND
         operation.set_attributes(
@@ -65,7 +66,7 @@ def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, dat
                 attrs.COMMIT_STRATEGY: strategy.value,
             }
         )
-        engine = _engine_for(io_manager, data, context)
+        engine = data.engine if isinstance(data, StagedWrite) else engine_for(io_manager, data, context)
         operation.attributes[attrs.ENGINE] = engine.name
         repairs: list[MetadataRepair] = []
 
@@ -73,7 +74,7 @@ def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, dat
             context.log.warning(str(repair))
             repairs.append(repair)
 
-        result = engine.write(data, write, on_repair)
+        result = data.publish() if isinstance(data, StagedWrite) else engine.write(data, write, on_repair)
         operation.set_attributes(
             {
                 **describe_written(result.snapshot),
@@ -102,6 +103,7 @@ def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, dat
         catalog=io_manager.iceberg.catalog_of_table_names,
     )
     more = _report_rows_before(context, write, result) if write.mode is WriteMode.APPEND else {}
+    more = {**more, **data.metadata} if isinstance(data, StagedWrite) else more
     context.add_output_metadata({**metadata, **more, **(changes_metadata(read) if read else {})})
     if partitions > 1:
         try:
@@ -111,7 +113,11 @@ def store_output(io_manager: "IcebergIOManagerBase", context: OutputContext, dat
             # The rows are committed; a run must not fail because they cannot be counted.
             context.log.warning("The rows of each partition of '%s' could not be counted: %s", write.table, error)
     if context.has_asset_key:
-        run_identity.set_data_version(context, context.asset_key, str(result.snapshot.snapshot_id))
+        version = str(result.snapshot.snapshot_id)
+        if write.environment is not None:
+            # A preview must not look like what production has materialized.
+            version = f"{version}@{write.environment}"
+        run_identity.set_data_version(context, context.asset_key, version)
 
 
 def _describe_write(written: Mapping[str, Any], *, deduplicated: bool) -> str:
@@ -133,7 +139,8 @@ def build_table_write(
     settings = output_settings(context)
     defaults = io_manager.iceberg.table_manager.config.default_table_properties
     keys = list(context.asset_partition_keys) if context.has_asset_partitions else []
-    run = run_identity.load_run_identity(context)
+    environment = io_manager.iceberg.environment_name
+    run = run_identity.load_run_identity(context, environment)
     of_run = run_identity.build_snapshot_properties(context, run, keys)
     idempotency_key = run_identity.build_idempotency_key(context, run, keys)
     asked = settings.new_format_version or io_manager.format_version or defaults.get(FORMAT_VERSION)
@@ -159,7 +166,8 @@ def build_table_write(
         properties=settings.properties,
         default_properties=defaults,
         snapshot_properties={**settings.snapshot_properties, **of_run, **(cursor_properties(read) if read else {})},
-        branch=settings.branch or MAIN_BRANCH,
+        branch=settings.branch or MAIN_BRANCH if environment is None else branch_of(environment),
+        environment=environment,
         merge_manifests=strategy is CommitStrategy.MERGE_COMMIT,
         sort_by=settings.sort_by,
         column_docs={column.name: column.description for column in declared if column.description},
@@ -298,15 +306,20 @@ def _warn_of_format_version(context: OutputContext, write: TableWrite, has: int)
     )
 
 
-def _engine_for(io_manager: "IcebergIOManagerBase", data: Any, context: OutputContext) -> Engine:
+def engine_for(io_manager: "IcebergIOManagerBase", data: Any, context: OutputContext) -> Engine:
+    """The engine that writes the value of an output.
+
+    Raises:
+        ValidationError: None of the IO manager's engines does.
+    """
     engines = io_manager.engines()
     for engine in engines:
         if engine.accepts(data):
             return engine
     accepted = ", ".join(engine.accepted_types for engine in engines)
     raise ValidationError(
-        f"The value of {owner_of(context)} is a {name_of(type(data))}, which {type(io_manager).__name__} cannot write "
-        f"to '{io_manager.table_of(context)}'. Return one of: {accepted}."
+        f"The value of {owner_of(context)} is of type {name_of(type(data))}, which {type(io_manager).__name__} cannot "
+        f"write to '{io_manager.table_of(context)}'. Return one of: {accepted}."
     )
 
 

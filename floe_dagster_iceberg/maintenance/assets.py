@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from floe_dagster_iceberg.errors import FloeStorageError
+from floe_dagster_iceberg.errors import FloeStorageError, ValidationError
 from floe_dagster_iceberg.failures import to_failure
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
 from floe_dagster_iceberg.maintenance.policy import PolicySources
@@ -36,7 +36,8 @@ _DESCRIPTIONS: Final = {
     MaintenanceOperation.ORPHAN_FILES: "Moves files that no snapshot references to quarantine and deletes them later.",
 }
 _RUN_OPTIONS: Final = (
-    "The run config supports dry runs, table selection and both engines. 'Materialize' does a dry run; its job does it."
+    "The run config supports dry runs, table selection and both engines. 'Materialize' only plans; the asset's job "
+    "does the work."
 )
 
 
@@ -63,6 +64,11 @@ class MaintenanceWiring:
     def open_run(self, which: MaintenanceOperation, context: Any, sources: PolicySources) -> MaintenanceRun:
         """Open a run of one step; Spark is not started before it is used."""
         iceberg: IcebergResource = getattr(context.resources, self.iceberg_resource_key)
+        if (environment := iceberg.environment_name) is not None and which is not MaintenanceOperation.TABLE_HEALTH:
+            raise ValidationError(
+                f"Maintenance changes tables for all their branches, and this is environment '{environment}'. Nothing "
+                "was changed. Run it where IcebergResource has no environment."
+            )
         spark = None if self.spark_resource_key is None else getattr(context.resources, self.spark_resource_key)
         manager = iceberg.table_manager
         maintenance = TableMaintenance(

@@ -206,7 +206,7 @@ def _remedy_metadata(
     remedies: set[MaintenanceOperation],
 ) -> dict[str, Any]:
     """The operations to run, and what compaction would save; the sensor ranks tables by it."""
-    metadata: dict[str, Any] = {"iceberg/remedies": sorted(remedies)}
+    metadata: dict[str, Any] = {"iceberg/remedies": sorted(remedies)} if remedies else {}
     if MaintenanceOperation.COMPACTION in remedies:
         plan = maintenance.plan(MaintenanceOperation.COMPACTION, table, policy)
         metadata["iceberg/compaction_gain"] = files_saved_per_mib(plan)

@@ -9,8 +9,13 @@ PARTITION_KEY: Final = "dagster.partition-key"
 
 IDEMPOTENCY_KEY: Final = "floe.idempotency-key"
 TRACE_ID: Final = "floe.trace-id"
+ENVIRONMENT: Final = "floe.environment"
+"""The environment whose run wrote the snapshot; missing for those of production."""
 CURSOR: Final = "floe.cursor.{table}"
 """How far the writer of the snapshot has read a table, as `Cursor` writes it."""
+
+SOURCE_SNAPSHOT_ID: Final = "source-snapshot-id"
+"""Iceberg's own: the snapshot whose changes this one repeats on top of others."""
 
 MAINTENANCE_PREFIX: Final = "floe.maintenance."
 """Of table properties that set a table's own maintenance policy."""

@@ -87,11 +87,11 @@ def _count_rows(
     iceberg: IcebergResource, asset: ObservedAsset, found: "ObservedTable", instance: dg.DagsterInstance
 ) -> dict[str | None, int]:
     """Rows by partition, without those that have none; statistics only choose where to count."""
-    from floe_dagster_iceberg.observations.partition_keys import PartitionKeys  # noqa: PLC0415 - it loads PyIceberg
+    from floe_dagster_iceberg.observations.changed_keys import keys_of  # noqa: PLC0415 - it loads PyIceberg
 
     if asset.partitions_def is None:
         return {None: found.observation.row_count or 0} if found.observation.state.snapshot_id is not None else {}
-    keys = PartitionKeys(asset, found, instance)
+    keys = keys_of(asset, found, instance)
     counted: dict[str | None, int] = {}
     for key in keys.of_files(found.live_files()):
         columns, row_filter = keys.rows_of([key])

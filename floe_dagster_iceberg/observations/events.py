@@ -73,7 +73,7 @@ def _materializations(
     if asset.partitions_def is None:
         yield dg.AssetMaterialization(asset.key, metadata=metadata, tags={DATA_VERSION: found.observation.data_version})
         return
-    from floe_dagster_iceberg.observations.partition_keys import changed_keys  # noqa: PLC0415 - it loads PyIceberg
+    from floe_dagster_iceberg.observations.changed_keys import changed_keys  # noqa: PLC0415 - it loads PyIceberg
 
     for partition, version in changed_keys(asset, found, instance).items():
         own = {name: metadata[name] for name in (LAST_UPDATED, SNAPSHOT_ID, "dagster/table_name") if name in metadata}

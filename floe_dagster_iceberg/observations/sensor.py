@@ -183,7 +183,7 @@ def _request(
         tick.partition_requests.append(partitions.build_add_request([change]))
         tick.run_requests.append(dg.RunRequest(run_key=f"{change}:{number}", partition_key=change, tags=tags))
     elif asset.partitions_def is not None:
-        from floe_dagster_iceberg.observations.partition_keys import changed_keys  # noqa: PLC0415 - it loads PyIceberg
+        from floe_dagster_iceberg.observations.changed_keys import changed_keys  # noqa: PLC0415 - it loads PyIceberg
 
         tick.run_requests += [
             dg.RunRequest(run_key=f"{observation.table}:{version}:{number}:{key}", partition_key=key, tags=tags)

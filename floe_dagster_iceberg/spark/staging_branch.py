@@ -21,12 +21,7 @@ from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, point_ref
 from floe_dagster_iceberg.errors import FloeStorageError
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
-from floe_dagster_iceberg.table.commit.commit import (
-    CommitBudget,
-    CommitterProvider,
-    commit,
-    commits_metadata,
-)
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, CommitterProvider, commit, commits_metadata
 from floe_dagster_iceberg.table.commit.refs import create_ref, new_branch, remove_ref
 from floe_dagster_iceberg.table.filter.row_filter import FileMatcher, selects_whole_partitions
 from floe_dagster_iceberg.table.names import table_name

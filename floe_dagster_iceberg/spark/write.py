@@ -27,7 +27,13 @@ from floe_dagster_iceberg.table.schema.convert import check_format_version
 from floe_dagster_iceberg.table.schema.reconcile import ColumnChange, apply_changes, reconcile
 from floe_dagster_iceberg.table.write.exactly_once import find_committed_write
 from floe_dagster_iceberg.table.write.upsert import UpsertCounts
-from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult, stage_properties
+from floe_dagster_iceberg.table.write.write import (
+    TableWrite,
+    TableWriteResult,
+    docs_to_write,
+    refuse_shared_changes,
+    stage_properties,
+)
 from floe_dagster_iceberg.telemetry.metrics import count_conflict, count_retry
 
 # After these nothing was sent to the catalog, so there is no snapshot to look for.
@@ -108,7 +114,8 @@ class _WriteRun:
             rows.close()
 
     def _stage_changes(self, transaction: TableTransaction) -> list[ColumnChange]:
-        schema, write = transaction.table_metadata.schema(), self._write
+        before, write = transaction.table_metadata, self._write
+        schema = before.schema()
         columns = to_arrow_schema(self._frame.schema, schema)
         changes = reconcile(
             self._name,
@@ -116,8 +123,9 @@ class _WriteRun:
             columns,
             null_count=self._nulls.get,
             mode=write.evolution,
-            docs=write.column_docs,
+            docs=docs_to_write(write, before),
         )
+        refuse_shared_changes(write, before, changes)
         if changes:
             apply_changes(self._name, transaction, changes)
             metadata = transaction.table_metadata

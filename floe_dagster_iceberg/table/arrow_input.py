@@ -161,12 +161,20 @@ def _compute(frame: Any) -> Any:
 def _from_polars(frame: Any) -> pa.Table:
     # polars hands out Python objects as their addresses in memory, and cannot hand out 128-bit integers.
     for name, kind in frame.schema.items():
-        if str(kind) in {"Object", "Int128", "UInt128"}:
+        if foreign := next((each for each in _nested_types(kind) if each in {"Object", "Int128", "UInt128"}), None):
             raise ValidationError(
-                f"Column '{name}' is of the polars type {kind}, which Iceberg does not have. Cast it, to String, Int64 "
-                "or Decimal(38, 0) for instance."
+                f"Column '{name}' is of the polars type {foreign}, or holds values of it, which Iceberg does not have. "
+                "Cast it, to String, Int64 or Decimal(38, 0) for instance."
             )
     return frame.to_arrow()
+
+
+def _nested_types(kind: Any) -> Iterator[str]:
+    """The names of a polars type and of those that it holds, if it is a list, an array or a struct."""
+    yield str(kind)
+    held = [kind.inner] if hasattr(kind, "inner") else [field.dtype for field in getattr(kind, "fields", ())]
+    for each in held:
+        yield from _nested_types(each)
 
 
 def _from_pandas(frame: Any) -> pa.Table:

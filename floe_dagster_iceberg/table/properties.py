@@ -73,9 +73,9 @@ def check_properties(properties: Mapping[str, str], table: object, *, only: Coll
         value = str(given)
         if only is not None and key not in only:
             continue
-        if key in _SMALLEST:
-            _check_number(key, value, _SMALLEST[key], table)
-        elif key in _BOOLEANS:
+        if key in _SMALLEST and not (value.isdecimal() and _SMALLEST[key] <= int(value) <= _LARGEST):
+            raise _invalid(key, value, f"a whole number from {_SMALLEST[key]} to {_LARGEST}", table)
+        if key in _BOOLEANS:
             _check(lambda: strtobool(value), key, value, "true or false", table)  # noqa: B023 - called at once
         elif key.startswith(_METRICS) and not _METRICS_MODE.fullmatch(value.strip().lower()):
             raise _invalid(key, value, "none, counts, full or a truncate(16) of any length", table)
@@ -89,11 +89,6 @@ def check_properties(properties: Mapping[str, str], table: object, *, only: Coll
         elif key == _PARQUET_LEVEL and value:
             level = "a level that the codec has"
             _check(lambda: _parquet_codec(properties, int(value)), key, value, level, table)  # noqa: B023
-
-
-def _check_number(key: str, value: str, smallest: int, table: object) -> None:
-    if not value.isdecimal() or not smallest <= int(value) <= _LARGEST:
-        raise _invalid(key, value, f"a whole number from {smallest} to {_LARGEST}", table)
 
 
 def _parquet_codec(properties: Mapping[str, str], level: int | None = None) -> None:

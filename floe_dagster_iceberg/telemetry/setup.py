@@ -135,9 +135,10 @@ def _render(logger: Any, method: str, event: Any) -> Any:
     """A sentence if the event has one, with all fields as attribute `iceberg` of the log record; else all fields."""
     import structlog  # noqa: PLC0415 - as below
 
-    if event.get("status") != "ok" or "message" not in event:
+    if "message" not in event:
         return structlog.processors.KeyValueRenderer(key_order=["event"])(logger, method, event)
-    return (event["message"],), {"extra": {"iceberg": dict(event)}}
+    sentence = event["message"] if event.get("status") == "ok" else f"{event['event']} failed: {event['message']}"
+    return (sentence,), {"extra": {"iceberg": dict(event)}}
 
 
 @functools.cache

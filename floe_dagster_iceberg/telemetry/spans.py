@@ -58,22 +58,18 @@ class Operation:
         self.attributes.update(outcome)
         # The work is done; an exporter or a logger that fails must not fail it.
         with suppress(Exception):
-            self._end_span(error)
+            try:
+                if self._span.is_recording():
+                    self._span.set_attributes(redact_attributes(self.attributes))
+                    self._span.set_status(Status(StatusCode.OK) if error is None else _failed(self._span, error))
+            finally:
+                self._span.end()
         # Polaris' part of an operation is not the operation.
         counted = self.name.removeprefix("iceberg.")
         metrics.count_operation(counted, seconds, error_type=outcome.get(attrs.ERROR_TYPE))
         if is_logged:
             with suppress(Exception):
                 self._log(error, seconds, logger)
-
-    def _end_span(self, error: BaseException | None) -> None:
-        span = self._span
-        try:
-            if span.is_recording():
-                span.set_attributes(redact_attributes(self.attributes))
-                span.set_status(Status(StatusCode.OK) if error is None else _failed(span, error))
-        finally:
-            span.end()
 
     def _log(self, error: BaseException | None, seconds: float, logger: Any) -> None:
         # The failure of a part may be expected by its caller, which reports it otherwise.

@@ -46,7 +46,7 @@ def test_the_second_run_says_how_many_rows_were_there_and_what_replaces_them(
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_who_has_chosen_a_mode_is_not_told_about_the_other(warehouse: Warehouse, mode: str) -> None:
+def test_an_asset_with_a_write_mode_of_its_own_shows_no_hint(warehouse: Warehouse, mode: str) -> None:
     for _ in range(2):
         result = warehouse.run(items(warehouse, write_mode=mode))
 

@@ -257,3 +257,20 @@ def test_dagster_shows_one_sentence_for_each_input(warehouse: Warehouse) -> None
     assert re.fullmatch(
         r"public\.sales \S+: (2 rows read|opened as pyspark\S*DataFrame), \d+\.\d\d s", entry.user_message
     )
+
+
+def test_dagster_shows_one_sentence_for_an_output_that_fails(
+    warehouse: Warehouse, caplog: pytest.LogCaptureFixture
+) -> None:
+    @asset
+    def items() -> Any:
+        return 7
+
+    caplog.set_level(logging.WARNING)
+    result = warehouse.run(items, raise_on_error=False)
+
+    (entry,) = [each for each in warehouse.instance.all_logs(result.run_id) if each.level == logging.WARNING]
+    assert entry.user_message.startswith("iceberg.handle_output failed: The value of asset 'items' is of type int")
+    assert "event=" not in entry.user_message
+    (record,) = [record for record in caplog.records if hasattr(record, "iceberg")]
+    assert (record.iceberg["status"], record.iceberg["error_type"]) == ("error", "ValidationError")

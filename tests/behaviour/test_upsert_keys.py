@@ -70,6 +70,18 @@ def test_null_is_no_key(warehouse: Warehouse) -> None:
     assert not warehouse.exists("prices")
 
 
+def test_rows_of_the_table_that_share_a_key_are_all_updated_and_null_matches_nothing(warehouse: Warehouse) -> None:
+    @asset(name="prices", metadata=iceberg_settings(write_mode="append"))
+    def appended() -> Any:
+        return warehouse.frame({"k": pa.array([1.5, 1.5, None, 2.5], pa.float64()), "v": ["a", "b", "c", "d"]})
+
+    warehouse.run(appended)
+    warehouse.run(prices([warehouse.frame({"k": [1.5, 3.5], "v": ["e", "f"]})], "k"))
+
+    found = warehouse.table("prices").scan().to_arrow().sort_by([("k", "ascending"), ("v", "ascending")]).to_pydict()
+    assert found == {"k": [1.5, 1.5, 2.5, 3.5, None], "v": ["e", "e", "d", "f", "c"]}
+
+
 def test_texts_are_equal_only_if_their_code_points_are(warehouse: Warehouse) -> None:
     composed, decomposed = unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é")
     frames = [warehouse.frame({"k": [text], "v": [number]}) for number, text in enumerate([composed, decomposed, "É"])]

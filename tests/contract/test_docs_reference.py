@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
@@ -23,7 +24,15 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 GENERATED = {page.stem: fill(page.read_text()) for page in (DOCS / "reference").glob("*.md") if page.stem != "index"}
 SETTINGS = AssetSettings.metadata_keys() | InputSettings.metadata_keys()
-METADATA = {*keys.MATERIALIZATION, *keys.FAILURE, *keys.MAINTENANCE, *keys.HEALTH, *keys.OBSERVATION, *keys.TAGS}
+METADATA = {
+    *keys.MATERIALIZATION,
+    *keys.AUDIT,
+    *keys.FAILURE,
+    *keys.MAINTENANCE,
+    *keys.HEALTH,
+    *keys.OBSERVATION,
+    *keys.TAGS,
+}
 
 
 def first_column(page: str) -> set[str]:
@@ -81,7 +90,9 @@ def test_every_setting_of_every_catalog_and_storage_is_listed() -> None:
 
 def test_every_command_and_option_is_listed() -> None:
     page = GENERATED["commands"]
-    for name, command in main.commands.items():
+    groups = {name: command.commands for name, command in main.commands.items() if isinstance(command, click.Group)}
+    of_groups = {f"{group} {name}": command for group, own in groups.items() for name, command in own.items()}
+    for name, command in {**main.commands, **of_groups}.items():
         section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
         flags = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("-")}
         assert flags <= set(re.findall(r"`(--?[a-z-]+)`", section))

@@ -128,6 +128,7 @@ METHODS: dict[str, Expected] = {
     "load_table": Expected(lambda m: m.load_table(TABLE)),
     "manage_snapshots": Expected(lambda m: m.manage_snapshots(TABLE)),
     "observe": Expected(lambda m: m.observe(TABLE)),
+    "publish_branch": Expected(lambda m: m.publish_branch(TABLE, "staging"), result=SNAPSHOT, commits=True),
     "namespace_exists": Expected(lambda m: m.namespace_exists("bronze"), {"namespace": "bronze"}),
     "overwrite": Expected(lambda m: m.overwrite(TABLE, ROWS), _in_mode("overwrite"), REPLACED, commits=True),
     "plan_add_files": Expected(lambda m: m.plan_add_files(TABLE, ["foreign.parquet"])),
@@ -135,6 +136,7 @@ METHODS: dict[str, Expected] = {
         lambda m: m.register_table("bronze.other", m.catalog.load_table(TABLE).metadata_location), OTHER
     ),
     "remove_ref": Expected(lambda m: m.remove_ref(TABLE, "v1"), commits=True),
+    "publish_branches": Expected(lambda m: m.publish_branches([TABLE], "staging"), {"tables": 1}, commits=True),
     "rollback_to_snapshot": Expected(
         lambda m: m.rollback_to_snapshot(TABLE, _first_snapshot(m)), result=SNAPSHOT, commits=True
     ),

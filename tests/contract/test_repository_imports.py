@@ -79,3 +79,15 @@ def test_dependencies_are_what_is_imported_and_no_more() -> None:
 
     assert distributions_imported() - optional <= required
     assert required <= distributions_imported()
+
+
+def import_lines(path: Path) -> int:
+    found = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom))
+    return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in found)
+
+
+def test_at_most_eight_percent_of_the_package_are_imports() -> None:
+    files = list(PACKAGE.rglob("*.py"))
+    lines = sum(len(path.read_text().splitlines()) for path in files)
+
+    assert sum(map(import_lines, files)) <= 0.08 * lines

@@ -9,7 +9,16 @@ from typing import Any
 import dagster as dg
 from dagster import AssetExecutionContext, AssetKey, asset, materialize
 
-USED_OF_STEP_CONTEXT = ("dagster_run", "get_output_asset_keys", "instance", "run_id", "set_data_version", "step")
+USED_OF_STEP_CONTEXT = (
+    "dagster_run",
+    "get_io_manager",
+    "get_output_asset_keys",
+    "get_output_context",
+    "instance",
+    "run_id",
+    "set_data_version",
+    "step",
+)
 
 
 def test_a_step_context_has_what_run_identity_asks_of_it() -> None:

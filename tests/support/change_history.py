@@ -108,7 +108,9 @@ class RandomHistory:
         self.kinds.append(name)
         actions[name][1]()
 
-    def _rows(self, day: int | None = None) -> pa.Table:
+    def _rows(self, day: int | None = None, branch: str | None = None) -> pa.Table:
+        del branch
+
         def one(id_: int) -> tuple[int, int, int]:
             return id_, day if day is not None else self._random.randrange(4), self._random.randrange(5)
 
@@ -168,9 +170,28 @@ class RandomHistory:
             return
         manager.create_branch(TABLE, "audit")
         for _ in range(2):
-            manager.append(TABLE, self._rows(), branch="audit")
+            manager.append(TABLE, self._rows(branch="audit"), branch="audit")
         manager.fast_forward(TABLE, "main", "audit")
         manager.remove_ref(TABLE, "audit")
+
+
+class KeyedHistory(RandomHistory):
+    """Random things, after each of which no two rows have the same id."""
+
+    def _rows(self, day: int | None = None, branch: str | None = None) -> pa.Table:
+        taken = self._warehouse.manager.scan(TABLE, ref=branch).select(["id", "day"]).to_pylist()
+        replaced = None if day is None else FIRST_DAY + timedelta(days=day)
+        used = {row["id"] for row in taken if row["day"] != replaced}
+        free = sorted(set(range(60)) - used)
+        chosen = self._random.sample(free, min(len(free), self._random.randrange(1, 8)))
+        number = self._random.randrange
+        return orders(*((id_, number(4) if day is None else day, number(5)) for id_ in chosen))
+
+    def _upsert(self) -> None:
+        known = self._warehouse.manager.scan(TABLE)["id"].to_pylist()
+        changed = self._random.sample(known, min(len(known), 3))
+        rows = [self._rows(), orders(*((id_, self._random.randrange(4), 9) for id_ in changed))]
+        self._warehouse.manager.upsert(TABLE, pa.concat_tables(rows), ["id"])
 
 
 def expire_all_but_the_newest(warehouse: Warehouse) -> None:

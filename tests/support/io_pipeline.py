@@ -27,11 +27,13 @@ from dagster import (
     define_asset_job,
     in_process_executor,
     multi_asset,
+    multiprocess_executor,
 )
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
+from floe_dagster_iceberg.audits.asset import audited_asset
 from floe_dagster_iceberg.io_managers.create import create_io_manager
 from floe_dagster_iceberg.models import IcebergIOManagerConfig
 
@@ -98,8 +100,7 @@ class FaultyCatalog(SqlCatalog):
 )
 def pair(context: AssetExecutionContext) -> Iterator[Any]:
     """Two tables from one step, and a place to break between them."""
-    computed = int((lake() / "computed").read_text()) + 1 if (lake() / "computed").exists() else 1
-    (lake() / "computed").write_text(str(computed))
+    computed = _count_computation()
     yield MaterializeResult(asset_key="left", value=pa.table({"computed": [computed]}))
     match _take("breakdowns.json"):
         case "retry":
@@ -126,13 +127,40 @@ def copy(left: pa.Table) -> pa.Table:
     return left
 
 
+def has_one_row(rows: pa.Table) -> bool:
+    """A check, and a place to break between the audit and the publication."""
+    match _take("breakdowns.json"):
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "retry":
+            raise RetryRequested(max_retries=3)
+        case "refuse":
+            return False
+    return rows.num_rows > 0
+
+
+@audited_asset(checks=[has_one_row], metadata=iceberg_settings(write_mode="append"))
+def audited() -> pa.Table:
+    """Rows that know which computation they come from."""
+    return pa.table({"computed": [_count_computation()]})
+
+
+def _count_computation() -> int:
+    file = lake() / "computed"
+    computed = int(file.read_text()) + 1 if file.exists() else 1
+    file.write_text(str(computed))
+    return computed
+
+
 def build_pipeline(folder: str, job: str = "pipeline") -> JobDefinition:
     """A job on a folder's lake; Dagster keeps what it built, so the folder has to be named."""
     catalog = FaultyCatalog("floe", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
     return Definitions(
-        assets=[pair, report, copy],
+        assets=[pair, report, copy, audited],
         jobs=[
             define_asset_job("pipeline", selection=[pair, report], executor_def=in_process_executor),
+            define_asset_job("audit", selection=[audited], executor_def=in_process_executor),
+            define_asset_job("audit_apart", selection=[audited], executor_def=multiprocess_executor),
             define_asset_job("follow", selection=[copy], executor_def=in_process_executor),
         ],
         resources={"io_manager": create_io_manager(IcebergIOManagerConfig(), catalog)},

@@ -57,6 +57,16 @@ class UnreliableCatalog(Catalog):
             raise self.lost()
         return response
 
+    def commit_tables(self, changes: Any) -> None:
+        self.commits += 1
+        self.meanwhile()
+        fate = self.fates.pop(0) if self.fates else "lands"
+        if fate == "is lost before it landed":
+            raise self.lost()
+        super().commit_tables(changes)  # type: ignore[misc]
+        if fate == "is lost after it landed":
+            raise self.lost()
+
     def load_table(self, identifier: Any) -> Table:
         if self.unreachable:
             raise ConnectionError("the catalog is away")

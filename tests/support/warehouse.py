@@ -77,7 +77,13 @@ class Warehouse(ABC):
             for name in ("pyspark", "format_version")
             if (value := getattr(self.io_manager, name, None)) is not None
         }
-        return replace(self, io_manager=type(self.io_manager)(iceberg=self.iceberg, **{**own, **settings}))
+        return replace(self, io_manager=type(self.io_manager)(**{"iceberg": self.iceberg, **own, **settings}))
+
+    def in_environment(self, name: str) -> Self:
+        """The same lake as a preview of this name has it."""
+        settings = {field: getattr(self.iceberg, field) for field in type(self.iceberg).model_fields}
+        iceberg = type(self.iceberg)(**{**settings, "environment": name})
+        return replace(self.with_settings(iceberg=iceberg), iceberg=iceberg)
 
     def run(
         self,

@@ -30,6 +30,8 @@ def extension(kind: pa.DataType, values: list[Any]) -> pa.Table:
         (lambda: pl.DataFrame({"a": pl.Series([object()], dtype=pl.Object)}), "polars type Object"),
         (lambda: pl.LazyFrame({"a": pl.Series([object()], dtype=pl.Object)}), "polars type Object"),
         (lambda: pl.DataFrame({"a": pl.Series([1], dtype=pl.Int128)}), "polars type Int128"),
+        (lambda: pl.DataFrame({"a": pl.Series([[1]], dtype=pl.List(pl.Int128))}), "polars type Int128"),
+        (lambda: pl.DataFrame({"a": pl.Series([{"b": 1}], dtype=pl.Struct({"b": pl.UInt128}))}), "polars type UInt128"),
         (lambda: pl.DataFrame({"a": [timedelta(1)]}), "duration"),
         (lambda: pd.DataFrame({"a": [pd.Timedelta(1, "D")]}), "duration"),
         (lambda: pd.DataFrame({"a": pd.period_range("2024-01", periods=2, freq="M")}), "pandas.period"),

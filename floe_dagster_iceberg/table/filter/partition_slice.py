@@ -315,10 +315,11 @@ def match_rows(
                 column.mask(to_typed(constraint, column.iceberg_type, naive_timezone=naive_timezone)),
             )
         inside = pc.or_(inside, met)
+    outside = pc.invert(inside)
     return SliceMembership(
         inside=inside,
-        rows_outside=_count(pc.invert(inside)),
-        null_rows=_count(pc.and_not(has_null, inside)),
+        rows_outside=int(pc.sum(outside, min_count=0).as_py()),
+        null_rows=int(pc.sum(pc.and_(has_null, outside), min_count=0).as_py()),
     )
 
 
@@ -341,10 +342,6 @@ def _to_predicate(constraint: Constraint, schema: Schema, naive_timezone: str) -
 
 def _any_of(expressions: list[expr.BooleanExpression]) -> expr.BooleanExpression:
     return expr.Or(*expressions) if len(expressions) > 1 else next(iter(expressions), expr.AlwaysFalse())
-
-
-def _count(mask: pa.ChunkedArray) -> int:
-    return int(pc.sum(mask, min_count=0).as_py())
 
 
 @dataclass(frozen=True)

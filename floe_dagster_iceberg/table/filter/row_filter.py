@@ -67,6 +67,9 @@ def to_row_filter(table: Table, row_filter: RowFilter) -> expr.BooleanExpression
 
 # Quoted text, words and numbers, of which only keywords and columns may be shown.
 _WORDS: Final = re.compile(r"'[^']*'?|\"[^\"]*\"?|[\w.+-]+")
+# The parser reports the start of a comparison that it cannot parse: its column and operator are what it has understood.
+_COMPARISON: Final = re.compile(r"\s*[\w.]+\s*(?:<=|>=|!=|<>|==|=|<|>|(?:is|in|like|between)\b)\s*", re.IGNORECASE)
+_CONNECTIVE: Final = re.compile(r"(?:\b(?:and|or|not)|\()\s*$", re.IGNORECASE)
 _KEYWORDS: Final = frozenset({"and", "or", "not", "in", "is", "null", "nan", "like", "between", "true", "false"})
 
 
@@ -79,6 +82,9 @@ def _describe_position(text: str, position: int, columns: Iterable[str]) -> str:
 
     # A position inside a word is that of the word.
     start = next((word.start() for word in _WORDS.finditer(text) if word.start() < position < word.end()), position)
+    if start == 0 or _CONNECTIVE.search(text[:start]):
+        understood = _COMPARISON.match(text, start)
+        start = start if understood is None else understood.end()
     shown = f"{masked(text[:start])} >>> {masked(text[start:])}".strip()
     return f"at character {start + 1}, after '>>>': {shown}"
 

@@ -22,6 +22,7 @@ from pyiceberg.table.snapshots import Snapshot
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, history_assertions, history_of, ref_assertions
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
 from floe_dagster_iceberg.models import Guardrail
+from floe_dagster_iceberg.plugins.base import deletes_files
 from floe_dagster_iceberg.table.changes.cursors import newest_cursors
 
 MAX_SNAPSHOTS_PER_COMMIT = 1000
@@ -119,7 +120,7 @@ def stage_expiry(
         MaintenanceRefusedError: The table's property gc.enabled is false.
     """
     metadata = transaction.table_metadata
-    if not allow_gc_disabled and metadata.properties.get("gc.enabled", "true").lower() == "false":
+    if not allow_gc_disabled and not deletes_files(metadata.properties):
         raise MaintenanceRefusedError(
             table,
             guardrail=Guardrail.GC_DISABLED.value,

@@ -29,12 +29,17 @@ class TableChanges:
         plan: The snapshots.
         options: Which rows of theirs, and how.
         columns: Columns to read; all if empty.
+        partition_keys: The Dagster partitions of the upstream asset in which rows changed; empty if it has none, or if
+            everything is read.
+        whole_partitions: The filter for all rows of these; None if the upstream asset has no partitions.
     """
 
     plan: ChangesPlan
     options: ChangelogReader
     _manager: ScanOperations = field(repr=False)
     columns: Sequence[str] = ()
+    partition_keys: Sequence[str] = ()
+    whole_partitions: BooleanExpression | None = None
 
     @property
     def cursor(self) -> Cursor:
@@ -63,8 +68,8 @@ class TableChanges:
 
     @property
     def row_filter(self) -> BooleanExpression:
-        """The filter for all rows of these partitions."""
-        return changed_rows(self.plan)
+        """The filter for all rows of the partitions that changed: Dagster's if there are some, else Iceberg's."""
+        return changed_rows(self.plan) if self.whole_partitions is None else self.whole_partitions
 
     def to_arrow(self) -> pa.Table:
         """Read the changes into memory."""

@@ -17,6 +17,7 @@ from floe_dagster_iceberg._pyiceberg.arrow_reader import FileReader
 from floe_dagster_iceberg._pyiceberg.foreign_types import foreign_columns
 from floe_dagster_iceberg._pyiceberg.manifest_reader import reading_files
 from floe_dagster_iceberg._pyiceberg.scan_planner import NullSafeScan
+from floe_dagster_iceberg.environments import branch_of
 from floe_dagster_iceberg.errors import EngineCapabilityError, SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.models import RowFilter
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
@@ -253,6 +254,12 @@ def _schema_at(table: Table, snapshot_id: int) -> Any:
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     schema_id = None if snapshot is None else snapshot.schema_id
     return table.schemas().get(schema_id, table.schema()) if schema_id is not None else table.schema()
+
+
+def branch_to_read(table: Table, branch: str | None, environment: str | None) -> str | None:
+    """The branch of an environment where the table has one, else the given one."""
+    own = None if environment is None else branch_of(environment)
+    return own if own in table.metadata.refs else branch
 
 
 def version_to_read(

@@ -1,11 +1,12 @@
 """The table manager's operations on snapshots, branches and tags, and compaction."""
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 
 from floe_dagster_iceberg._pyiceberg.rest_catalog import FloeRestCatalog
 from floe_dagster_iceberg.errors import ValidationError
@@ -20,15 +21,21 @@ from floe_dagster_iceberg.models import (
 from floe_dagster_iceberg.table.commit import refs as ref_changes
 from floe_dagster_iceberg.table.commit.commit import commits_metadata
 from floe_dagster_iceberg.table.commit.refs import to_milliseconds, to_timestamp_ms
+from floe_dagster_iceberg.table.joint_publication import PublicationResult, publish_together
 from floe_dagster_iceberg.table.maintenance.compaction import compact
 from floe_dagster_iceberg.table.maintenance.expire_files import expire
 from floe_dagster_iceberg.table.maintenance.expiry import Retention, newest_first
 from floe_dagster_iceberg.table.manager.base import MetadataSession, table_attributes
 from floe_dagster_iceberg.table.names import TableRef, table_name, to_identifier
 from floe_dagster_iceberg.table.observation import ObservedTable, observe_table
+from floe_dagster_iceberg.table.publication import publish
 from floe_dagster_iceberg.telemetry import annotate, attributes as attrs, set_maintenance_attributes, traced
 
 _MILLISECONDS_PER_DAY = 24 * 60 * 60 * 1000
+
+
+def _tables_attributes(tables: Sequence[TableRef], *_: object, **__: object) -> dict[str, int]:
+    return {attrs.TABLES: len(tables)}
 
 
 class SnapshotOperations(MetadataSession):
@@ -221,6 +228,56 @@ class SnapshotOperations(MetadataSession):
         stage = partial(ref_changes.fast_forward, table=table_name(loaded), branch=branch, to=to)
         return SnapshotInfo.from_pyiceberg_snapshot(self._change(loaded, stage))
 
+    @traced("publish_branch", table_attributes)
+    def publish_branch(self, table: TableRef, branch: str, *, into: str = MAIN_BRANCH) -> SnapshotInfo:
+        """Put the changes of a branch onto another one, in one commit, and remove the branch.
+
+        If the other branch has not moved since this one began, it moves to it; several commits become one. If it has
+        moved, the changes are repeated on top: appended files are added again, replaced files are replaced. No file is
+        read or written.
+
+        Args:
+            table: The table.
+            branch: The branch to publish.
+            into: The branch that gets its changes.
+
+        Returns:
+            The snapshot where the other branch stands now.
+
+        Raises:
+            SnapshotNotFoundError: One of the two does not exist.
+            CommitConflictError: Rows that the branch replaced have changed on the other one.
+            EngineCapabilityError: The changes have to be repeated, and PyIceberg cannot do that.
+            ValidationError: One of the two is a tag, or the snapshot where the branch began has expired.
+        """
+        loaded = self._load_newest(table)
+        published = publish(loaded, branch=branch, target=into, budget=self.budget, through=self._handover)
+        return SnapshotInfo.from_pyiceberg_snapshot(published)
+
+    @traced("publish_branches", _tables_attributes)
+    def publish_branches(
+        self, tables: Sequence[TableRef], branch: str, *, into: str = MAIN_BRANCH
+    ) -> PublicationResult:
+        """Publish a branch of several tables at once, as `publish_branch` does for one, and remove it from them.
+
+        All tables move or none, in one transaction of a SQL catalog or one request to a REST server. Other catalogs
+        move one table after the other: the result says so, and after a failure the same call for the tables that
+        still have the branch completes it.
+
+        Args:
+            tables: The tables; each has the branch.
+            branch: The branch.
+            into: The branch that gets its changes.
+
+        Raises:
+            SnapshotNotFoundError: A table has no such branch; nothing was changed.
+            CommitConflictError: A table has changed rows that its branch replaced; nothing was changed.
+            CommitOutcomeUnknownError: The catalog became unreachable: all tables are published, or none.
+            WriteError: The catalog cannot publish tables at once, and some of them are published.
+        """
+        loaded = [self._load_newest(table) for table in tables]
+        return publish_together(loaded, branch=branch, target=into, budget=self.budget, through=self._handover)
+
     @traced("manage_snapshots", table_attributes)
     def manage_snapshots(self, table: TableRef) -> "ManagedSnapshots":
         """All operations on one table's history, without naming the table each time.
@@ -367,6 +424,9 @@ class ManagedSnapshots:
 
     def fast_forward(self, branch: str, to: str) -> SnapshotInfo:
         return self._operations.fast_forward(self._table, branch, to)
+
+    def publish_branch(self, branch: str, *, into: str = MAIN_BRANCH) -> SnapshotInfo:
+        return self._operations.publish_branch(self._table, branch, into=into)
 
     def rollback_to_snapshot(self, snapshot_id: int) -> SnapshotInfo:
         return self._operations.rollback_to_snapshot(self._table, snapshot_id)

@@ -19,10 +19,7 @@ from floe_dagster_iceberg.errors import (
 )
 from floe_dagster_iceberg.models import IDENTIFIER_PATTERN, TableConfig, TableIdentifier
 from floe_dagster_iceberg.models.identifiers import join_parts, split_parts
-from floe_dagster_iceberg.models.writing import (
-    FORMAT_VERSIONS,
-    FormatVersion,
-)
+from floe_dagster_iceberg.models.writing import FORMAT_VERSIONS, FormatVersion
 from floe_dagster_iceberg.plugins.base import drop_table
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.commit.commit import NEWEST_FORMAT_OF_PYICEBERG, refuse_newer_format

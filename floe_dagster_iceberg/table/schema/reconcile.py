@@ -6,20 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 from pyiceberg.table import Transaction
-from pyiceberg.types import (
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    PrimitiveType,
-    StructType,
-)
 
 from floe_dagster_iceberg._pyiceberg.parquet import arrow_schema_without_ids
 from floe_dagster_iceberg.errors import IncompatibleSchemaChangeError, SchemaEvolutionError
@@ -37,7 +26,7 @@ class AddColumn:
     """A column that the rows have and the table lacks."""
 
     path: Path
-    field_type: IcebergType
+    field_type: iceberg.IcebergType
     doc: str | None
 
     def apply(self, update: "UpdateSchema") -> None:
@@ -52,8 +41,8 @@ class WidenColumn:
     """A column whose type is too small for the rows."""
 
     path: Path
-    old_type: IcebergType
-    field_type: PrimitiveType
+    old_type: iceberg.IcebergType
+    field_type: iceberg.PrimitiveType
 
     def apply(self, update: "UpdateSchema") -> None:
         update.update_column(self.path, field_type=self.field_type)
@@ -134,18 +123,20 @@ def _with_docs(schema: Schema, changes: list[ColumnChange], docs: Mapping[str, s
             yield DocumentColumn((field.name,), doc)
 
 
-def is_integer_for_float(table: IcebergType, rows: IcebergType) -> bool:
+def is_integer_for_float(table: iceberg.IcebergType, rows: iceberg.IcebergType) -> bool:
     """Whether rows have integers for a column of floats, which holds most of them exactly."""
-    return isinstance(table, FloatType | DoubleType) and isinstance(rows, IntegerType | LongType)
+    return isinstance(table, iceberg.FloatType | iceberg.DoubleType) and isinstance(
+        rows, iceberg.IntegerType | iceberg.LongType
+    )
 
 
 def integers_for_floats(schema: Schema, rows: pa.Schema) -> dict[str, pa.DataType]:
     """The integer columns of rows for which a table has floats, with the type to convert them to."""
     found: dict[str, pa.DataType] = {}
     for field in schema.fields:
-        is_float = isinstance(field.field_type, FloatType | DoubleType) and field.name in rows.names
+        is_float = isinstance(field.field_type, iceberg.FloatType | iceberg.DoubleType) and field.name in rows.names
         if is_float and pa.types.is_integer(rows.field(field.name).type):
-            found[field.name] = pa.float32() if isinstance(field.field_type, FloatType) else pa.float64()
+            found[field.name] = pa.float32() if isinstance(field.field_type, iceberg.FloatType) else pa.float64()
     return found
 
 
@@ -171,7 +162,7 @@ def _reporting_conflicts(table: str) -> Iterator[None]:
         ) from None
 
 
-def _rows_struct(table: str, schema: Schema, rows: pa.Schema) -> StructType:
+def _rows_struct(table: str, schema: Schema, rows: pa.Schema) -> iceberg.StructType:
     typed: list[pa.Field] = []
     for column in rows:
         if not pa.types.is_null(column.type):
@@ -191,7 +182,7 @@ class _Reconciler:
     def __init__(self, table: str, mode: EvolutionMode) -> None:
         self._table, self._mode = table, mode
 
-    def struct(self, table: StructType, rows: StructType, path: Path) -> Iterator[ColumnChange]:
+    def struct(self, table: iceberg.StructType, rows: iceberg.StructType, path: Path) -> Iterator[ColumnChange]:
         given = {field.name: field.field_type for field in rows.fields}
         known = {field.name for field in table.fields}
         for field in table.fields:
@@ -210,7 +201,7 @@ class _Reconciler:
                 yield self._add(field, path, known)
                 known.add(field.name)
 
-    def _add(self, field: NestedField, path: Path, known: set[str]) -> AddColumn:
+    def _add(self, field: iceberg.NestedField, path: Path, known: set[str]) -> AddColumn:
         full = (*path, field.name)
         if self._mode is EvolutionMode.NONE:
             raise _refused(self._table, full, "is not in the table", "add")
@@ -222,23 +213,25 @@ class _Reconciler:
             )
         return AddColumn(full, field.field_type, field.doc)
 
-    def _column(self, table: IcebergType, rows: IcebergType, path: Path) -> Iterator[ColumnChange]:
+    def _column(self, table: iceberg.IcebergType, rows: iceberg.IcebergType, path: Path) -> Iterator[ColumnChange]:
         match table, rows:
-            case StructType(), StructType():
+            case iceberg.StructType(), iceberg.StructType():
                 yield from self.struct(table, rows, path)
-            case ListType(), ListType():
+            case iceberg.ListType(), iceberg.ListType():
                 yield from self._column(table.element_type, rows.element_type, (*path, "element"))
-            case MapType(), MapType():
+            case iceberg.MapType(), iceberg.MapType():
                 # Iceberg does not allow map keys to change.
                 for change in self._column(table.key_type, rows.key_type, (*path, "key")):
                     raise self._incompatible(table.key_type, rows.key_type, change.path)
                 yield from self._column(table.value_type, rows.value_type, (*path, "value"))
-            case PrimitiveType(), PrimitiveType():
+            case iceberg.PrimitiveType(), iceberg.PrimitiveType():
                 yield from self._primitive(table, rows, path)
             case _:
                 raise self._incompatible(table, rows, path)
 
-    def _primitive(self, table: PrimitiveType, rows: PrimitiveType, path: Path) -> Iterator[ColumnChange]:
+    def _primitive(
+        self, table: iceberg.PrimitiveType, rows: iceberg.PrimitiveType, path: Path
+    ) -> Iterator[ColumnChange]:
         if table == rows or widens(rows, table) or (len(path) == 1 and is_integer_for_float(table, rows)):
             return
         if not widens(table, rows):
@@ -247,7 +240,9 @@ class _Reconciler:
             raise _refused(self._table, path, f"is {table}, too narrow for rows with {rows}", "widen")
         yield WidenColumn(path, table, rows)
 
-    def _incompatible(self, table: IcebergType, rows: IcebergType, path: Path) -> IncompatibleSchemaChangeError:
+    def _incompatible(
+        self, table: iceberg.IcebergType, rows: iceberg.IcebergType, path: Path
+    ) -> IncompatibleSchemaChangeError:
         reason = f"it is {table} and the rows have {rows}, which cannot be converted; cast the rows"
         if is_integer_for_float(rows, table):
             reason += " (pandas turns integers into floats where values are missing: use its type 'Int64')"

@@ -275,21 +275,18 @@ class DataFileWriter:
         self._unsplit, self._unsplit_bytes = [], 0
         for batch in rows.to_batches():
             for partition, rows_of_partition in split_by_partition(batch, self._metadata.spec(), self._schema):
-                self._buffer(partition, rows_of_partition)
+                key = None if partition is None else partition.partition
+                part = self._parts.get(key)
+                if part is None:
+                    part = self._parts[key] = _Part([RollingFileWriter(self._files, partition)])
+                size = _memory(rows_of_partition)
+                part.batches.append(rows_of_partition)
+                part.buffered_bytes += size
+                self._buffered_bytes += size
+                if part.buffered_bytes >= self._flush_bytes:
+                    self._flush(part)
             while self._buffered_bytes >= BUFFER_BYTES:
                 self._flush(max(self._parts.values(), key=lambda part: part.buffered_bytes))
-
-    def _buffer(self, partition: Partition | None, rows: pa.RecordBatch) -> None:
-        key = None if partition is None else partition.partition
-        part = self._parts.get(key)
-        if part is None:
-            part = self._parts[key] = _Part([RollingFileWriter(self._files, partition)])
-        size = _memory(rows)
-        part.batches.append(rows)
-        part.buffered_bytes += size
-        self._buffered_bytes += size
-        if part.buffered_bytes >= self._flush_bytes:
-            self._flush(part)
 
     def _flush(self, part: _Part) -> None:
         rows, writer = self._take_rows(part), self._next_writer(part)

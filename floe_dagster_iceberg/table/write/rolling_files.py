@@ -90,11 +90,11 @@ class DataFileFactory:
         location = self._locations.new_data_location(name, partition)
         self.by_location[location] = None
         output = self._io.new_output(location)
-        without_dictionary = unrepeated_columns(first_rows)
-        writer = parquet.open_parquet_writer(output, self._schema, self._metadata.properties)
-        parquet.set_column_encodings(
-            writer,
-            without_dictionary=without_dictionary,
+        writer = parquet.open_parquet_writer(
+            output,
+            self._schema,
+            self._metadata.properties,
+            without_dictionary=unrepeated_columns(first_rows),
             bloom_filters=self._bloom_filters.options(first_rows.num_rows),
         )
         return output, writer

@@ -16,7 +16,13 @@ from pyiceberg.table.update import AssertCurrentSchemaId
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
 from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, summary_property
-from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError, EngineCapabilityError
+from floe_dagster_iceberg.errors import (
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    EngineCapabilityError,
+    SchemaEvolutionError,
+    ValidationError,
+)
 from floe_dagster_iceberg.models import PartitionSpec, SnapshotInfo, TableIdentifier, WriteMode, snapshot_properties
 from floe_dagster_iceberg.models.writing import DEFAULT_FORMAT_VERSION, FORMAT_VERSION, EvolutionMode
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
@@ -42,6 +48,7 @@ from floe_dagster_iceberg.table.write.upsert import UpsertCounts, check_keys, pl
 
 Layout = PartitionLayout | PartitionSpec
 _EQUALITY_DELETES: Final = "total-equality-deletes"
+_TOTAL_RECORDS: Final = "total-records"
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ class TableWrite:
         last_write_wins: Whether an overwrite also replaces rows that others committed after it began.
         format_version: Format version of a new table; an existing one keeps its own.
         is_format_version_set: Whether someone asked for that version.
+        environment: The environment that the branch belongs to; such a write changes nothing that branches share.
     """
 
     table: TableIdentifier
@@ -87,6 +95,7 @@ class TableWrite:
     last_write_wins: bool = False
     format_version: int = DEFAULT_FORMAT_VERSION
     is_format_version_set: bool = False
+    environment: str | None = None
 
     @property
     def summary_properties(self) -> dict[str, str]:
@@ -316,14 +325,16 @@ class _WriteRun:
 
     def _reconcile(self, metadata: TableMetadata) -> list[ColumnChange]:
         rows = self._rows
-        return reconcile(
+        changes = reconcile(
             self._name,
             metadata.schema(),
             rows.columns,
             null_count=rows.null_count,
             mode=self._write.evolution,
-            docs=self._write.column_docs,
+            docs=docs_to_write(self._write, metadata),
         )
+        refuse_shared_changes(self._write, metadata, changes)
+        return changes
 
 
 def committed_snapshot(committed: Committed, snapshot_id: int) -> SnapshotInfo:
@@ -340,15 +351,54 @@ def committed_snapshot(committed: Committed, snapshot_id: int) -> SnapshotInfo:
 
 
 def stage_properties(transaction: TableTransaction, properties: Mapping[str, str]) -> None:
-    """Stage the table properties that the table lacks or has with another value.
-
-    The format version is left out: it is no property of the table, and setting it would upgrade the table.
-    """
-    present = transaction.table_metadata.properties
-    if changed := {
-        key: value for key, value in properties.items() if present.get(key) != value and key != FORMAT_VERSION
-    }:
+    """Stage the table properties that the table lacks or has with another value."""
+    if changed := _changed_properties(transaction.table_metadata, properties):
         transaction.set_properties(changed)
+
+
+def _changed_properties(metadata: TableMetadata, properties: Mapping[str, str]) -> dict[str, str]:
+    """Without the format version: it is no property of the table, and setting it would upgrade the table."""
+    present = metadata.properties
+    return {key: value for key, value in properties.items() if present.get(key) != value and key != FORMAT_VERSION}
+
+
+def docs_to_write(write: TableWrite, metadata: TableMetadata) -> Mapping[str, str]:
+    """The descriptions of columns; none in an environment, where they would change the table for everyone."""
+    return write.column_docs if _may_change_table(write, metadata) else {}
+
+
+def refuse_shared_changes(write: TableWrite, metadata: TableMetadata, changes: Sequence[ColumnChange]) -> None:
+    """Refuse a write of an environment that would change what all branches of a table share.
+
+    Raises:
+        SchemaEvolutionError: It would change the schema.
+        ValidationError: It would change table properties.
+    """
+    if _may_change_table(write, metadata):
+        return
+    shared = f"which branch '{write.branch}' shares with '{MAIN_BRANCH}'. Nothing was written. "
+    if changes:
+        raise SchemaEvolutionError(
+            f"A write of environment '{write.environment}' would change the schema of '{write.table}' "
+            f"({'; '.join(map(str, changes))}), {shared}Change the schema first, with evolve_schema() of the table "
+            "manager or by a run without an environment, or leave the columns as they are.",
+            table=write.table,
+        )
+    if names := sorted(_changed_properties(metadata, write.properties)):
+        raise ValidationError(
+            f"A write of environment '{write.environment}' would change properties of '{write.table}' "
+            f"({', '.join(names)}), {shared}Set them by a run without an environment, or leave them as they are.",
+            table=write.table,
+        )
+
+
+def _may_change_table(write: TableWrite, metadata: TableMetadata) -> bool:
+    """Whether a write may change schema and properties: in production, or if only its environment has rows."""
+    if write.environment is None:
+        return True
+    main = metadata.current_snapshot()
+    is_empty = main is None or (main.parent_snapshot_id is None and summary_property(main, _TOTAL_RECORDS) == "0")
+    return is_empty and metadata.refs.keys() <= {MAIN_BRANCH, write.branch}
 
 
 def files_fit(written_for: TableMetadata, now: TableMetadata) -> bool:

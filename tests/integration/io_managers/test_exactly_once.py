@@ -294,3 +294,84 @@ def test_changes_are_read_once_although_their_reader_is_killed_at_random(follow:
     follow.start()
     assert rows("copy") == rows("left")
     assert len(rows("copy")) == next(numbers)
+
+
+def refs_of_audited() -> set[str]:
+    with closing(io_pipeline.open_catalog()) as catalog:
+        return set(catalog.load_table("public.audited").metadata.refs)
+
+
+@pytest.mark.parametrize("has_rows", [False, True])
+@pytest.mark.parametrize(
+    ("faults", "breakdowns"),
+    [
+        (["die before"], []),
+        (["die after"], []),
+        ([], ["die"]),
+        (["none", "die before"], []),
+        (["none", "die after"], []),
+    ],
+    ids=["before the audit", "audit written", "check running", "before publication", "after publication"],
+)
+@pytest.mark.slow
+def test_an_audit_that_is_killed_publishes_once_when_it_is_retried(
+    runs: Runs,
+    faults: list[Fault],
+    breakdowns: list[str],
+    has_rows: bool,  # noqa: FBT001
+) -> None:
+    audits = replace(runs, job="audit")
+    earlier = [1] if has_rows else []
+    if has_rows:
+        assert audits.start().success
+    plan_faults(*faults)
+    plan_breakdowns(*breakdowns)
+
+    assert audits.start_process() == -signal.SIGKILL
+    killed = audits.close_killed_run()
+    again = audits.from_failure(killed)
+
+    # The first commit that landed is the one that counts.
+    written = len(earlier) + (2 if faults == ["die before"] else 1)
+    assert (again.success, rows("audited")) == (True, [*earlier, written])
+    assert refs_of_audited() == {"main"}
+
+
+def test_an_audit_whose_check_asks_for_a_retry_writes_its_rows_once(runs: Runs) -> None:
+    plan_breakdowns("retry")
+
+    result = replace(runs, job="audit").start()
+
+    assert (result.success, rows("audited"), refs_of_audited()) == (True, [1], {"main"})
+
+
+@pytest.mark.slow
+def test_an_audit_in_a_process_of_its_own(runs: Runs) -> None:
+    plan_breakdowns("retry")
+
+    result = replace(runs, job="audit_apart").start()
+
+    assert (result.success, rows("audited"), refs_of_audited()) == (True, [1], {"main"})
+
+
+def test_rejected_rows_are_not_published_by_a_re_execution(runs: Runs) -> None:
+    audits = replace(runs, job="audit")
+    assert audits.start().success
+    plan_breakdowns("refuse")
+    refused = audits.start(raise_on_error=False)
+
+    again = audits.from_failure(refused.run_id)
+
+    assert (refused.success, again.success) == (False, True)
+    assert rows("audited") == [1, 3]
+    (kept,) = refs_of_audited() - {"main"}
+    assert kept.startswith("floe-rejected-")
+
+
+@pytest.mark.parametrize("fault", ["lost before", "lost after"])
+def test_a_lost_response_to_a_publication_publishes_once(runs: Runs, fault: Fault) -> None:
+    plan_faults("none", fault)
+
+    result = replace(runs, job="audit").start()
+
+    assert (result.success, rows("audited"), refs_of_audited()) == (True, [1], {"main"})

@@ -46,9 +46,15 @@ watch = build_table_change_sensor(
 automate = dg.AutomationConditionSensorDefinition(
     "automate", target=[report, published], default_status=dg.DefaultSensorStatus.RUNNING, minimum_interval_seconds=2
 )
+checks = dg.build_last_update_freshness_checks(assets=[orders.key], lower_bound_delta=timedelta(hours=1))
+check_freshness = dg.build_sensor_for_freshness_checks(
+    freshness_checks=checks, minimum_interval_seconds=2, default_status=dg.DefaultSensorStatus.RUNNING
+)
 defs = dg.Definitions.merge(
     build_iceberg_observations([orders], iceberg=iceberg),
-    dg.Definitions(assets=[report, published, arrival], sensors=[watch, automate]),
+    dg.Definitions(
+        assets=[report, published, arrival], asset_checks=checks, sensors=[watch, automate, check_freshness]
+    ),
 )
 """
 
@@ -73,6 +79,15 @@ def partitions_of(instance: dg.DagsterInstance, key: str) -> list[str | None]:
     return [record.partition_key for record in records]
 
 
+def checked(instance: dg.DagsterInstance) -> list[dg.AssetCheckEvaluation]:
+    """The freshness checks of the table that runs of the sensor have stored."""
+    records = instance.get_records_for_run
+    runs = instance.get_runs()
+    kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    events = [record.event_log_entry for run in runs for record in records(run.run_id, of_type=kind).records]
+    return [event.dagster_event.asset_check_evaluation_data for event in events if event.dagster_event is not None]
+
+
 @pytest.mark.slow
 def test_a_change_reaches_dagster_and_what_depends_on_it(tmp_path: Path, lake: Lake) -> None:
     table = lake.catalog.create_table("bronze.t", pa.schema([("id", pa.int64())]))
@@ -81,6 +96,12 @@ def test_a_change_reaches_dagster_and_what_depends_on_it(tmp_path: Path, lake: L
         orders = ObservedLake(lake, instance)
         wait_until(lambda: len(orders.materialized()) == 1, seconds=120, what="the first look")
         wait_until(lambda: bool(partitions_of(instance, "published")), seconds=120, what="the freshness policy")
+        wait_until(lambda: bool(checked(instance)), seconds=120, what="a freshness check")
+        (evaluation, *_) = checked(instance)
+        assert (evaluation.asset_key, evaluation.passed) == (dg.AssetKey(["bronze", "t"]), True)
+        first = table.current_snapshot()
+        assert first is not None
+        assert evaluation.metadata["dagster/last_updated_timestamp"].value == first.timestamp_ms / 1000
         table.append(rows(2))
         arrived = str(table.metadata.current_snapshot_id)
         wait_until(lambda: bool(partitions_of(instance, "arrival")), seconds=120, what="a run of the new partition")

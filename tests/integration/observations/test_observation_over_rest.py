@@ -55,15 +55,19 @@ def register_many(catalog: Catalog, count: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_five_hundred_tables_take_at_most_two_requests_each(polaris: PolarisLake, instance: dg.DagsterInstance) -> None:
+def test_five_hundred_tables_take_at_most_two_requests_each_side_by_side(
+    polaris: PolarisLake, instance: dg.DagsterInstance
+) -> None:
     iceberg = polaris.resource()
     iceberg.catalog.create_namespace("bronze")
     names = register_many(iceberg.catalog, 500)
     polaris.gateway.fail_always("GET", ".*", LATENCY)
     start = len(polaris.gateway.seen)
 
-    assert observe(iceberg, instance, *(f"bronze.{name}" for name in names)).success
+    with polaris.gateway.log.recorded() as log:
+        assert observe(iceberg, instance, *(f"bronze.{name}" for name in names)).success
 
+    assert log.depth <= len(names) / 3, "ten tables at a time"
     asked = requests_by_table(polaris, start)
     assert set(asked) == set(names)
     assert max(asked.values()) <= 2

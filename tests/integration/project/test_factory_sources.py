@@ -161,7 +161,7 @@ def test_the_default_io_manager_is_left_alone_if_every_asset_names_one(lake: Neg
     assert "io_manager" not in create_iceberg_resources(lake.artifacts(), assets=[named, returns_nothing])
 
 
-def test_a_check_tells_that_another_io_manager_stored_the_asset(lake: NeglectedLake) -> None:
+def test_a_check_fails_if_another_io_manager_stored_the_asset(lake: NeglectedLake) -> None:
     bundle, kept = create_iceberg_resources(lake.artifacts(), assets=[orders]), Memory()
 
     with DagsterInstance.ephemeral() as instance:
@@ -272,6 +272,18 @@ def test_the_folder_of_a_project_is_taken_whole(
 
     assert run(definitions, AssetKey(["shop", "orders"])).success
     assert lake.ids("shop.orders") == [7]
+
+
+@pytest.mark.parametrize(
+    "given", ["orders", ["orders"], pytest, lambda: [orders]], ids=["text", "texts", "module", "call"]
+)
+def test_what_is_no_asset_is_refused(given: Any) -> None:
+    with pytest.raises(ValidationError, match=r"assets has a value of type \w+\. Give a list of assets"):
+        create_iceberg_resources(assets=given)
+
+
+def test_a_single_asset_needs_no_list(lake: NeglectedLake) -> None:
+    assert len(create_iceberg_resources(lake.artifacts(), assets=orders).asset_checks) == 1
 
 
 @pytest.mark.parametrize("mode", ["overwrite", WriteMode.OVERWRITE])

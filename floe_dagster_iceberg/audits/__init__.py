@@ -1,0 +1,1 @@
+"""Audited assets: rows are written to a branch, checked there, and published in one commit, or not at all."""

@@ -1,0 +1,245 @@
+"""A branch of several tables published at once: readers see all of them moved, or none.
+
+SQL catalogs do it in one transaction of their database, REST servers by `transactions/commit`. With other catalogs the
+tables move one after the other; the branches that are left are the journal, and another call completes it.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import Field
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+from floe_dagster_iceberg import errors
+from floe_dagster_iceberg._pyiceberg.transaction import JointCommits, TableTransaction, commits_together
+from floe_dagster_iceberg.models.base import FrozenModel, Items, SnapshotId
+from floe_dagster_iceberg.plugins.error_translation import translate_errors
+from floe_dagster_iceberg.table.commit.commit import (
+    CommitBudget,
+    CommitterProvider,
+    commits_metadata,
+    new_snapshot_id,
+    refresh,
+)
+from floe_dagster_iceberg.table.names import table_name
+from floe_dagster_iceberg.table.publication import publish, stage_publication
+
+_REFUSALS: Final = (errors.CommitConflictError, errors.ValidationError)
+_NO_RESPONSE: Final = (errors.CommitOutcomeUnknownError, errors.CatalogConnectionError)
+
+
+class PublishedTable(FrozenModel):
+    """A table whose branch was published."""
+
+    table: str = Field(description="The table.")
+    snapshot_id: SnapshotId = Field(description="The snapshot where the target branch stands now.")
+    replayed: bool = Field(description="Whether the changes were repeated in a new snapshot, instead of a move.")
+
+
+class PublicationResult(FrozenModel):
+    """What the publication of a branch did."""
+
+    branch: str = Field(description="The branch.")
+    atomic: bool = Field(description="Whether readers saw all tables move at once; otherwise one after the other.")
+    tables: Items[PublishedTable] = Field(description="The tables.")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The publication of one table, the same in every attempt."""
+
+    table: Table
+    branch: str
+    target: str
+    head_snapshot_id: int
+    snapshot_id: int
+
+    @classmethod
+    def of(cls, table: Table, branch: str, target: str) -> "_Part":
+        if (ref := table.metadata.refs.get(branch)) is None:
+            raise errors.SnapshotNotFoundError(table_name(table), branch)
+        return cls(table, branch, target, ref.snapshot_id, new_snapshot_id())
+
+    def stage(self, transaction: TableTransaction) -> Snapshot:
+        return stage_publication(
+            transaction,
+            branch=self.branch,
+            target=self.target,
+            snapshot_id=self.snapshot_id,
+            snapshot_properties={},
+            head_snapshot_id=self.head_snapshot_id,
+        )
+
+    def result(self, published: Snapshot) -> PublishedTable:
+        return PublishedTable(
+            table=table_name(self.table),
+            snapshot_id=published.snapshot_id,
+            replayed=published.snapshot_id == self.snapshot_id,
+        )
+
+
+def publish_together(
+    tables: Sequence[Table],
+    *,
+    branch: str,
+    target: str = MAIN_BRANCH,
+    budget: CommitBudget,
+    through: CommitterProvider | None = None,
+) -> PublicationResult:
+    """Publish a branch of several tables, and remove it from them.
+
+    Args:
+        tables: The tables as last seen, all of one catalog.
+        branch: The branch, which each of them has.
+        target: The branch that gets its changes.
+        budget: How often to try against other writers.
+        through: Commits to tables that PyIceberg cannot commit to.
+
+    Raises:
+        SnapshotNotFoundError: A table has no such branch; nothing was changed.
+        CommitConflictError: A target has changed rows that the branch replaced, or others won too often; nothing was
+            changed.
+        CommitOutcomeUnknownError: The catalog became unreachable: all tables may have been published, or none.
+        WriteError: The catalog cannot publish several tables at once, and some of them are published.
+    """
+    parts = [_Part.of(table, branch, target) for table in tables]
+    if not parts:
+        return PublicationResult(branch=branch, atomic=True, tables=())
+    joint = commits_together(tables[0].catalog) if all(commits_metadata(table) for table in tables) else None
+    if joint is None and len(parts) > 1:
+        return _publish_one_by_one(parts, budget, through)
+    if joint is None:
+        published = [_publish(part, budget, through) for part in parts]
+    else:
+        published = _JointCommit(parts, joint, budget).run()
+    return PublicationResult(branch=branch, atomic=True, tables=published)
+
+
+def _publish(part: _Part, budget: CommitBudget, through: CommitterProvider | None) -> PublishedTable:
+    return part.result(
+        publish(
+            part.table,
+            branch=part.branch,
+            target=part.target,
+            budget=budget,
+            head_snapshot_id=part.head_snapshot_id,
+            snapshot_id=part.snapshot_id,
+            through=through,
+        )
+    )
+
+
+def _publish_one_by_one(
+    parts: Sequence[_Part], budget: CommitBudget, through: CommitterProvider | None
+) -> PublicationResult:
+    for part in parts:
+        # A conflict of the last table must not be found after the first has moved.
+        transaction = TableTransaction(part.table)
+        try:
+            with translate_errors(part.table.catalog.name, table=table_name(part.table)):
+                part.stage(transaction)
+        finally:
+            transaction.discard_metadata_files()
+    done: list[PublishedTable] = []
+    for part in parts:
+        try:
+            done.append(_publish(part, budget, through))
+        except errors.FloeStorageError as error:
+            if not done:
+                raise
+            moved = ", ".join(each.table for each in done)
+            raise errors.WriteError(
+                f"Branch '{part.branch}' is published in {moved}, and not in '{table_name(part.table)}' and those "
+                f"after it: {error} This catalog cannot publish tables at once. Publish the branch again to complete "
+                "it.",
+                table=table_name(part.table),
+            ) from error
+    return PublicationResult(branch=parts[0].branch, atomic=False, tables=done)
+
+
+class _JointCommit:
+    """One commit of several tables: planned, sent, planned again when another writer was faster."""
+
+    def __init__(self, parts: Sequence[_Part], catalog: JointCommits, budget: CommitBudget) -> None:
+        self._parts, self._catalog, self._budget = parts, catalog, budget
+        self._name = ", ".join(table_name(part.table) for part in parts)
+
+    def run(self) -> list[PublishedTable]:
+        attempts, waited = 0, 0.0
+        while True:
+            attempts += 1
+            planned_on = self._versions()
+            transactions = [TableTransaction(part.table) for part in self._parts]
+            published = self._stage(transactions)
+            failure = self._send(transactions)
+            if failure is None:
+                return [part.result(each) for part, each in zip(self._parts, published, strict=True)]
+            wait = self._budget.wait_seconds(attempts)
+            time.sleep(wait)
+            waited += wait
+            self._look(transactions, failure)
+            spent = not self._budget.allows(attempts, waited)
+            if isinstance(failure, errors.ValidationError) and (spent or planned_on == self._versions()):
+                raise failure
+            if spent and not self._has_landed():
+                raise self._exhausted(failure, attempts) from failure
+
+    def _versions(self) -> list[str]:
+        return [part.table.metadata_location for part in self._parts]
+
+    def _stage(self, transactions: Sequence[TableTransaction]) -> list[Snapshot]:
+        """Stage every table; of one that has the changes already, after a lost response, nothing."""
+        published: list[Snapshot] = []
+        try:
+            for part, transaction in zip(self._parts, transactions, strict=True):
+                with translate_errors(part.table.catalog.name, table=table_name(part.table)):
+                    published.append(part.stage(transaction))
+        except BaseException:
+            _discard(transactions)
+            raise
+        return published
+
+    def _send(self, transactions: Sequence[TableTransaction]) -> errors.FloeStorageError | None:
+        """Send all at once; returns the failure when another attempt may help, raises when none will."""
+        changes = [transaction.to_change() for transaction in transactions if transaction.changes_anything]
+        if not changes:
+            return None
+        try:
+            with translate_errors(self._parts[0].table.catalog.name, table=self._name):
+                self._catalog.commit_tables(changes)
+        except (*_REFUSALS, *_NO_RESPONSE) as failure:
+            return failure
+        except errors.FloeStorageError:
+            _discard(transactions)
+            raise
+        return None
+
+    def _look(self, transactions: Sequence[TableTransaction], failure: errors.FloeStorageError) -> None:
+        """Load the newest versions; the manifests of an attempt that was refused, and is not there, are deleted."""
+        try:
+            for part in self._parts:
+                refresh(part.table)
+        except errors.FloeStorageError as gone:
+            raise errors.CommitOutcomeUnknownError(
+                self._name, snapshot_id=None, reason=str(gone.details.get("reason", type(gone).__name__))
+            ) from failure
+        if isinstance(failure, _REFUSALS) and not self._has_landed():
+            _discard(transactions)
+
+    def _has_landed(self) -> bool:
+        return all(part.branch not in part.table.metadata.refs for part in self._parts)
+
+    def _exhausted(self, failure: errors.FloeStorageError, attempts: int) -> errors.FloeStorageError:
+        if isinstance(failure, errors.CommitConflictError):
+            return errors.CommitConflictError(self._name, attempts=attempts, reason=failure.reason)
+        reason = str(failure.details.get("reason", "no response"))
+        return errors.CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=reason)
+
+
+def _discard(transactions: Sequence[TableTransaction]) -> None:
+    for transaction in transactions:
+        transaction.discard_metadata_files()
