@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyiceberg import expressions as expr
+from pyiceberg import expressions as expr, types
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
 from pyiceberg.io import FileIO, pyarrow as pyiceberg_arrow
@@ -27,17 +27,6 @@ from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema, prune_columns
 from pyiceberg.table import DOWNCAST_NS_TIMESTAMP_TO_US_ON_WRITE, FileScanTask
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import (
-    BinaryType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    ListType,
-    MapType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-)
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.config import Config
 
@@ -167,18 +156,18 @@ class FileReader:
         by_id = {(field.metadata or {}).get(_FIELD_ID): field for field in stored}
         if None in by_id:
             return None
-        for column, types in self._filtered_types:
+        for column, fitting in self._filtered_types:
             field = by_id.get(_key(column))
-            if field is None or field.type not in types or field.name != column.name:
+            if field is None or field.type not in fitting or field.name != column.name:
                 return None
         spec = self._table_metadata.specs().get(file.spec_id)
         partition_sources = set() if spec is None else {field.source_id for field in spec.fields}
         found = []
-        for column, types in self._wanted_types:
+        for column, fitting in self._wanted_types:
             field = by_id.get(_key(column))
             if field is None and not _is_null_where_missing(column, partition_sources):
                 return None
-            if field is not None and field.type not in types:
+            if field is not None and field.type not in fitting:
                 return None
             found.append(field)
         return found
@@ -205,21 +194,21 @@ class FileReader:
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     @cached_property
-    def _wanted(self) -> tuple[NestedField, ...]:
+    def _wanted(self) -> tuple[types.NestedField, ...]:
         return self._projected_schema.fields
 
     @cached_property
-    def _filtered(self) -> list[NestedField]:
+    def _filtered(self) -> list[types.NestedField]:
         ids = extract_field_ids(self._row_filter)
         return [self._table_metadata.schema().find_field(field_id) for field_id in ids]
 
     @cached_property
-    def _wanted_types(self) -> list[tuple[NestedField, frozenset[pa.DataType]]]:
+    def _wanted_types(self) -> list[tuple[types.NestedField, frozenset[pa.DataType]]]:
         """The wanted columns, each with the types that need no conversion."""
         return [(field, _types_of(field.field_type)) for field in self._wanted]
 
     @cached_property
-    def _filtered_types(self) -> list[tuple[NestedField, frozenset[pa.DataType]]]:
+    def _filtered_types(self) -> list[tuple[types.NestedField, frozenset[pa.DataType]]]:
         # Apart from the wanted ones: those may be of an older schema.
         return [(field, _types_of(field.field_type)) for field in self._filtered]
 
@@ -228,7 +217,7 @@ class FileReader:
         columns = {field.field_id for field in self._table_metadata.schema().fields}
         return (
             bool(self._wanted)
-            and all(isinstance(field.field_type, PrimitiveType) for field in (*self._wanted, *self._filtered))
+            and all(isinstance(field.field_type, types.PrimitiveType) for field in (*self._wanted, *self._filtered))
             # A dot leads to a field inside a column.
             and all(field.field_id in columns and "." not in field.name for field in self._filtered)
         )
@@ -250,7 +239,7 @@ class FileReader:
             field_id
             for schema in schemas
             for field_id in schema.field_ids
-            if not isinstance(schema.find_type(field_id), ListType | MapType)
+            if not isinstance(schema.find_type(field_id), types.ListType | types.MapType)
         }
 
     @cached_property
@@ -266,7 +255,7 @@ def _may_match_nan(row_filter: BooleanExpression) -> bool:
         case expr.And(left=left, right=right) | expr.Or(left=left, right=right):
             return _may_match_nan(left) or _may_match_nan(right)
         case expr.BoundIsNaN() | expr.BoundNotEqualTo() | expr.BoundNotIn():
-            return isinstance(row_filter.term.ref().field.field_type, FloatType | DoubleType)
+            return isinstance(row_filter.term.ref().field.field_type, types.FloatType | types.DoubleType)
         case expr.Not():
             return True
         case _:
@@ -318,25 +307,25 @@ def _undeleted(
         yield from (live if row_filter is None else live.filter(row_filter)).combine_chunks().to_batches()
 
 
-def _is_null_where_missing(column: NestedField, partition_sources: set[int]) -> bool:
+def _is_null_where_missing(column: types.NestedField, partition_sources: set[int]) -> bool:
     # The value of a column may also come from the partition of the file.
     return column.optional and column.initial_default is None and column.field_id not in partition_sources
 
 
-def _types_of(kind: IcebergType) -> frozenset[pa.DataType]:
+def _types_of(kind: types.IcebergType) -> frozenset[pa.DataType]:
     match kind:
-        case StringType():
+        case types.StringType():
             return _TEXTS
-        case BinaryType():
+        case types.BinaryType():
             return _BYTES
         case _:
             return frozenset({schema_to_pyarrow(kind, include_field_ids=False)})
 
 
-def _to_field(column: NestedField, kind: pa.DataType) -> pa.Field:
+def _to_field(column: types.NestedField, kind: pa.DataType) -> pa.Field:
     doc = {pyiceberg_arrow.PYARROW_FIELD_DOC_KEY: column.doc} if column.doc else None
     return pa.field(column.name, kind, nullable=column.optional, metadata=doc)
 
 
-def _key(column: NestedField) -> bytes:
+def _key(column: types.NestedField) -> bytes:
     return str(column.field_id).encode()

@@ -18,7 +18,7 @@ from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.reader import BinaryReader, DoubleReader, Reader
 from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor, construct_reader
 from pyiceberg.io import FileIO, InputFile
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile, _inherit_from_manifest, _manifest_cache
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile, _inherit_from_manifest
 from pyiceberg.schema import Schema, visit_with_partner
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -80,8 +80,7 @@ def read_manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
     """The manifests of a snapshot, like `Snapshot.manifests`; none of no snapshot."""
     if snapshot is None or not snapshot.manifest_list:
         return []
-    found = _read(io.new_input(snapshot.manifest_list), ManifestFile)
-    return [_manifest_cache.get_or_cache(manifest) for manifest in found]
+    return _read(io.new_input(snapshot.manifest_list), ManifestFile)
 
 
 def added_files(table: Table, snapshot_id: int) -> list[DataFile]:

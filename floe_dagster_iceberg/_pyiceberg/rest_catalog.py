@@ -11,33 +11,13 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pydantic
-from pyiceberg.catalog.rest import (
-    API_PREFIX,
-    SNAPSHOT_LOADING_MODE,
-    Endpoint,
-    Endpoints,
-    HttpMethod,
-    ListNamespaceResponse,
-    RestCatalog,
-    TableResponse,
-)
+from pyiceberg import exceptions as pyiceberg_errors
+from pyiceberg.catalog import rest
 from pyiceberg.catalog.rest.auth import AuthManager, AuthManagerAdapter, NoopAuthManager
 from pyiceberg.catalog.rest.response import _handle_non_200_response
-from pyiceberg.exceptions import (
-    BadRequestError,
-    CommitFailedException,
-    CommitStateUnknownException,
-    ForbiddenError,
-    NoSuchTableError,
-    RESTError,
-    ServerError,
-    ServiceUnavailableError,
-    TableAlreadyExistsError,
-    ValidationError as PyIcebergValidationError,
-)
 from pyiceberg.io import FileIO
 from pyiceberg.table import CommitTableRequest, StagedTable, Table, TableIdentifier
 from pyiceberg.typedef import EMPTY_DICT
@@ -246,16 +226,23 @@ class ClientCredentials(AuthManager):
 
 # What servers respond to a registration that is to overwrite: those that know the flag and cannot do it, and those that
 # ignore it. The plain class stands for all other statuses, such as 406 and 422.
-_NOT_IMPLEMENTED = (TableAlreadyExistsError, NotImplementedError, BadRequestError, RESTError)
+_NOT_IMPLEMENTED = (
+    pyiceberg_errors.TableAlreadyExistsError,
+    NotImplementedError,
+    pyiceberg_errors.BadRequestError,
+    pyiceberg_errors.RESTError,
+)
 
 
 _METADATA_SUFFIX = ".metadata.json"
 _COMMIT_TRANSACTION_PATH = "transactions/commit"
-_COMMIT_TRANSACTION = Endpoint(http_method=HttpMethod.POST, path=f"{API_PREFIX}/{_COMMIT_TRANSACTION_PATH}")
+_COMMIT_TRANSACTION = rest.Endpoint(
+    http_method=rest.HttpMethod.POST, path=f"{rest.API_PREFIX}/{_COMMIT_TRANSACTION_PATH}"
+)
 # As PyIceberg has them for the commit of one table.
 _RESPONSES_TO_COMMITS: dict[int, type[Exception]] = {
-    409: CommitFailedException,
-    **dict.fromkeys((500, 502, 504), CommitStateUnknownException),
+    409: pyiceberg_errors.CommitFailedException,
+    **dict.fromkeys((500, 502, 504), pyiceberg_errors.CommitStateUnknownException),
 }
 
 
@@ -264,15 +251,15 @@ def _unknown_unless_refused() -> Iterator[None]:
     """Report a failed commit as unknown, unless the server refused it or was never reached."""
     try:
         yield
-    except (ServerError, ServiceUnavailableError, pydantic.ValidationError) as error:
-        raise CommitStateUnknownException(f"{type(error).__name__} in response to a commit") from error
+    except (pyiceberg_errors.ServerError, pyiceberg_errors.ServiceUnavailableError, pydantic.ValidationError) as error:
+        raise pyiceberg_errors.CommitStateUnknownException(f"{type(error).__name__} in response to a commit") from error
     except RequestException as error:
         if never_sent(error):
             raise
-        raise CommitStateUnknownException(f"{type(error).__name__} during a commit") from error
+        raise pyiceberg_errors.CommitStateUnknownException(f"{type(error).__name__} during a commit") from error
 
 
-class FloeRestCatalog(RestCatalog):
+class FloeRestCatalog(rest.RestCatalog):
     """PyIceberg's REST catalog; requests are bounded, and a commit whose outcome is unknown is reported as such."""
 
     def __init__(
@@ -345,7 +332,7 @@ class FloeRestCatalog(RestCatalog):
         """
         # PyIceberg has the parameter as a setting of the whole catalog.
         lean = copy(self)
-        lean.properties = {**self.properties, SNAPSHOT_LOADING_MODE: "refs"}
+        lean.properties = {**self.properties, rest.SNAPSHOT_LOADING_MODE: "refs"}
         table = lean.load_table(identifier)
         table.catalog = self
         return table
@@ -356,11 +343,12 @@ class FloeRestCatalog(RestCatalog):
         if all(quote(level, safe="") == level for level in parent):
             return list(super().list_namespaces(namespace))
         found: list[tuple[str, ...]] = []
-        params = {"parent": self._namespace_separator.join(parent)}
+        # The path of a child has the namespace as the server separates its levels.
+        params = {"parent": unquote(self._split_identifier_for_path((*parent, "child"))["namespace"])}
         while True:
-            response = self._session.get(self.url(Endpoints.list_namespaces), params=params)
+            response = self._session.get(self.url(rest.Endpoints.list_namespaces), params=params)
             response.raise_for_status()
-            page = ListNamespaceResponse.model_validate_json(response.text)
+            page = rest.ListNamespaceResponse.model_validate_json(response.text)
             found += page.namespaces
             if not page.next_page_token:
                 return found
@@ -384,10 +372,10 @@ class FloeRestCatalog(RestCatalog):
             EngineCapabilityError: The server cannot do that; nothing was changed.
         """
         if not self._lacks_metadata(identifier, expected):
-            raise CommitFailedException("Table has been updated by another process")
+            raise pyiceberg_errors.CommitFailedException("Table has been updated by another process")
         try:
             self.register_table(identifier, location, overwrite=True)
-        except (TableAlreadyExistsError, NotImplementedError, RESTError) as error:
+        except (pyiceberg_errors.TableAlreadyExistsError, NotImplementedError, pyiceberg_errors.RESTError) as error:
             if type(error) not in _NOT_IMPLEMENTED:
                 raise
             raise EngineCapabilityError(
@@ -400,7 +388,7 @@ class FloeRestCatalog(RestCatalog):
         """Drop a table with its files; Polaris refuses that unless its catalog allows it."""
         try:
             super().purge_table(identifier)
-        except ForbiddenError as error:
+        except pyiceberg_errors.ForbiddenError as error:
             name = join_parts(self.identifier_to_tuple(identifier))
             raise EngineCapabilityError(
                 f"Catalog '{self.name}' refuses to purge '{name}' (HTTP 403). Drop it without purge: its files stay; "
@@ -414,7 +402,7 @@ class FloeRestCatalog(RestCatalog):
         """Whether the server cannot load a table because of a metadata file of this location or suffix."""
         try:
             self.load_table(identifier)
-        except (NoSuchTableError, ServerError) as error:
+        except (pyiceberg_errors.NoSuchTableError, pyiceberg_errors.ServerError) as error:
             return location in str(error)
         return False
 
@@ -425,10 +413,10 @@ class FloeRestCatalog(RestCatalog):
             UnsupportedMetadataError: Not only because of the types of columns.
         """
         path, parts = self._split_identifier_for_path(identifier), self.identifier_to_tuple(identifier)
-        document = self._session.get(self.url(Endpoints.load_table, **path)).json()
+        document = self._session.get(self.url(rest.Endpoints.load_table, **path)).json()
         metadata = document.get("metadata")
-        with suppress(ValueError, PyIcebergValidationError):
-            parsed = TableResponse.model_validate({**document, "metadata": parse_metadata(metadata)})
+        with suppress(ValueError, pyiceberg_errors.ValidationError):
+            parsed = rest.TableResponse.model_validate({**document, "metadata": parse_metadata(metadata)})
             table: Table = self._response_to_table(parts, parsed)
             return table
         location = document.get("metadata-location")
@@ -450,7 +438,7 @@ class FloeRestCatalog(RestCatalog):
         return with_shared_clients(super()._load_file_io(merged, location), location)
 
     def _response_to_staged_table(
-        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+        self, identifier_tuple: tuple[str, ...], table_response: rest.TableResponse
     ) -> StagedTable:
         # PyIceberg looks for vended credentials by the metadata file, which a new table does not have.
         location = table_response.metadata.location

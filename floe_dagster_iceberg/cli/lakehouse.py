@@ -23,15 +23,8 @@ from floe_dagster_iceberg.models.identifiers import split_parts
 from floe_dagster_iceberg.plugins.storage import embedded_home
 from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
 from floe_dagster_iceberg.secrets import describe_failure, resolve_text
+from floe_dagster_iceberg.table import selection
 from floe_dagster_iceberg.table.names import to_identifier
-from floe_dagster_iceberg.table.selection import (
-    EVERY_TABLE,
-    SelectedTables,
-    has_wildcard,
-    no_match,
-    not_found,
-    select_tables,
-)
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -176,7 +169,7 @@ class Lakehouse:
 
     def full_name(self, name: str) -> str:
         """The name with the default namespace if it has none, as for assets; blanks get the backticks of policies."""
-        if has_wildcard(name):
+        if selection.has_wildcard(name):
             return _BLANKS.sub(r"`\g<0>`", name) if "`" not in name else name
         try:
             is_bare = len(split_parts(name)) == 1
@@ -195,20 +188,20 @@ class Lakehouse:
         try:
             return self.tables.load_table(full_name)
         except NoSuchTableError:
-            raise not_found(self.tables, full_name) from None
+            raise selection.not_found(self.tables, full_name) from None
 
-    def select(self, glob: str) -> SelectedTables:
+    def select(self, glob: str) -> selection.SelectedTables:
         """The tables that match a glob or a name; none only for '*' in an empty catalog.
 
         Raises:
             NoSuchTableError: There is no table of that name.
             ValidationError: No table matches the glob.
         """
-        selected = select_tables(self.tables, [self.full_name(glob)])
+        selected = selection.select_tables(self.tables, [self.full_name(glob)])
         for name in selected.missing:
-            raise not_found(self.tables, name)
-        if not selected.found and glob != EVERY_TABLE:
-            raise no_match(self.tables, glob)
+            raise selection.not_found(self.tables, name)
+        if not selected.found and glob != selection.EVERY_TABLE:
+            raise selection.no_match(self.tables, glob)
         return selected
 
     def policy_of(self, table: "Table") -> tuple[EffectivePolicy, str | None]:

@@ -198,5 +198,5 @@ def test_any_other_type_is_refused_by_naming_those_that_fit(warehouse: Warehouse
     result = warehouse.run(numbers, raise_on_error=False)
 
     failure = failure_of(result, "numbers")
-    assert f"The value of asset 'numbers' is a {type(value).__name__}," in failure
+    assert f"The value of asset 'numbers' is of type {type(value).__name__}," in failure
     assert f"Return one of: {warehouse.accepted_types}." in failure

@@ -17,7 +17,7 @@ from floe_dagster_iceberg.models import snapshot_properties
 REGIONS = StaticPartitionsDefinition(["eu", "us"])
 OF_TABLE = {"catalog.name": "floe", "table.identifier": "public.sales", "namespace": "public"}
 # They are computed from definitions and touch no table.
-SILENT = {"engines", "get_table_identifier", "table_of"}
+SILENT = {"engines", "get_table_identifier", "table_of", "table_of_asset"}
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def _inherited(path: Path) -> Iterator[str]:
 
 
 def _pyiceberg_bases(path: Path, node: ast.ClassDef) -> list[type]:
-    if not any(isinstance(base, ast.Name | ast.Subscript) for base in node.bases):
+    if not any(isinstance(base, ast.Name | ast.Attribute | ast.Subscript) for base in node.bases):
         return []
     module = importlib.import_module(".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)))
     kind = getattr(module, node.name, None)

@@ -17,7 +17,7 @@ from pyiceberg import manifest
 from pyiceberg.avro import STRUCT_DOUBLE
 from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.catalog import Catalog, MetastoreCatalog
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import RestCatalog, response
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import visitors
 from pyiceberg.io import pyarrow as pyiceberg_arrow
@@ -85,7 +85,7 @@ PRIVATE: dict[Any, dict[str, list[str] | None]] = {
         "_writer": None,
     },
     pyiceberg_arrow.PyArrowFileIO: {"_initialize_s3_fs": ["netloc"]},
-    manifest: {"_inherit_from_manifest": ["entry", "manifest"], "_manifest_cache": None},
+    manifest: {"_inherit_from_manifest": ["entry", "manifest"]},
     manifest.ManifestWriter: {"_meta": None, "_output_file": None, "_partitions": None, "_schema": None, "_spec": None},
     DataScan: {"_manifest_planner": None, "_plan_files_local": []},
     ManifestGroupPlanner: {
@@ -143,13 +143,14 @@ PRIVATE: dict[Any, dict[str, list[str] | None]] = {
     RestCatalog: {
         "_auth_manager": None,
         "_create_session": [],
-        "_namespace_separator": None,
         "_resolve_storage_credentials": ["storage_credentials", "location"],
         "_response_to_staged_table": ["identifier_tuple", "table_response"],
         "_response_to_table": ["identifier_tuple", "table_response"],
         "_session": None,
         "_split_identifier_for_path": ["identifier", "kind"],
+        "_supported_endpoints": None,
     },
+    response: {"_handle_non_200_response": ["exc", "error_handler"]},
 }
 NAMED = [(owner, name, arguments) for owner, names in PRIVATE.items() for name, arguments in names.items()]
 

@@ -31,8 +31,13 @@ def private_names(path: Path, library: str) -> list[str]:
     return [".".join(parts) for parts in names if parts[0] == library and any(part.startswith("_") for part in parts)]
 
 
-def test_no_source_file_imports_private_parts_of_dagster() -> None:
-    assert [(path, private) for path in SOURCES if (private := private_names(path, "dagster"))] == []
+def test_one_source_file_imports_the_one_private_part_of_dagster_that_has_no_public_name() -> None:
+    found = {path.relative_to(ROOT): private for path in SOURCES if (private := private_names(path, "dagster"))}
+
+    # An audited asset needs the context of its output before it has one: docs/decisions/0030.
+    assert found == {
+        Path("floe_dagster_iceberg/run_identity.py"): ["dagster._core.execution.plan.outputs.StepOutputHandle"]
+    }
 
 
 def test_no_source_file_postpones_its_annotations() -> None:

@@ -23,13 +23,7 @@ from floe_dagster_iceberg.models import RowFilter
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.commit.commit import NEWEST_FORMAT_OF_PYICEBERG
 from floe_dagster_iceberg.table.commit.refs import to_timestamp_ms
-from floe_dagster_iceberg.table.filter.row_filter import (
-    CheckedFilter,
-    FileMatcher,
-    compares_uuids,
-    mask_rows,
-    to_row_filter,
-)
+from floe_dagster_iceberg.table.filter import row_filter as row_filters
 from floe_dagster_iceberg.table.manager.base import CatalogSession, table_attributes
 from floe_dagster_iceberg.table.names import TableRef, table_name
 from floe_dagster_iceberg.table.write.handover import hand_over
@@ -56,7 +50,7 @@ class ScanOperations(CatalogSession):
         self,
         table: TableRef,
         columns: Sequence[str] | None = None,
-        row_filter: RowFilter | CheckedFilter | None = None,
+        row_filter: RowFilter | row_filters.CheckedFilter | None = None,
         snapshot_id: int | None = None,
         limit: int | None = None,
         *,
@@ -99,7 +93,7 @@ class ScanOperations(CatalogSession):
         self,
         table: TableRef,
         columns: Sequence[str] | None = None,
-        row_filter: RowFilter | CheckedFilter | None = None,
+        row_filter: RowFilter | row_filters.CheckedFilter | None = None,
         snapshot_id: int | None = None,
         *,
         as_of: datetime | None = None,
@@ -139,7 +133,7 @@ class ScanOperations(CatalogSession):
 
 
 def _read(table: Table, scan: DataScan) -> pa.Table:
-    if compares_uuids(_every_column(scan), scan.row_filter):
+    if row_filters.compares_uuids(_every_column(scan), scan.row_filter):
         schema = schema_to_pyarrow(scan.projection(), include_field_ids=False)
         batches = list(_batches(table, scan, _plan(table, scan), schema))
         return pa.Table.from_batches(batches, schema=schema).slice(0, scan.limit)
@@ -181,7 +175,7 @@ def _batches(
     table: Table, scan: DataScan, tasks: Iterable[FileScanTask], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     every_column = _every_column(scan)
-    filters_itself = compares_uuids(every_column, scan.row_filter)
+    filters_itself = row_filters.compares_uuids(every_column, scan.row_filter)
     rows = FileReader(
         table_metadata=scan.table_metadata,
         io=scan.io,
@@ -192,16 +186,16 @@ def _batches(
         for batch in rows.stream(tasks):
             found = pa.Table.from_batches([batch])
             if filters_itself:
-                found = found.filter(mask_rows(found, every_column, scan.row_filter)).select(schema.names)
+                found = found.filter(row_filters.mask_rows(found, every_column, scan.row_filter)).select(schema.names)
             yield from found.cast(schema).to_batches()
 
 
 def _plan(table: Table, scan: DataScan) -> Iterable[FileScanTask]:
     """Files that may hold matching rows; by our own pruning if the filter compares UUIDs."""
     with translate_errors(table.catalog.name, table=table_name(table)):
-        if not compares_uuids(_every_column(scan), scan.row_filter):
+        if not row_filters.compares_uuids(_every_column(scan), scan.row_filter):
             return scan.plan_files()
-        matches = FileMatcher(scan.table_metadata, scan.row_filter)
+        matches = row_filters.FileMatcher(scan.table_metadata, scan.row_filter)
         planned = scan.update(row_filter=AlwaysTrue()).plan_files()
     return [task for task in planned if not matches.no_row(task.file)]
 
@@ -214,7 +208,7 @@ def _data_scan(
     table: Table,
     snapshot_id: int | None,
     columns: Sequence[str] | None,
-    row_filter: RowFilter | CheckedFilter | None,
+    row_filter: RowFilter | row_filters.CheckedFilter | None,
     limit: int | None,
     *,
     only_added: bool,
@@ -223,10 +217,10 @@ def _data_scan(
     match row_filter:
         case None:
             where: BooleanExpression = AlwaysTrue()
-        case CheckedFilter(expression):
+        case row_filters.CheckedFilter(expression):
             where = expression
         case _:
-            where = to_row_filter(table, row_filter)
+            where = row_filters.to_row_filter(table, row_filter)
     if isinstance(columns, str):
         raise ValidationError(f"Columns of '{name}' are given as a list of names, like ['{columns}'].", table=name)
     if limit is not None and limit < 0:

@@ -40,15 +40,8 @@ from floe_dagster_iceberg.table.properties import check_properties, format_versi
 from floe_dagster_iceberg.table.schema.convert import to_iceberg_schema, to_iceberg_spec
 from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 from floe_dagster_iceberg.table.storage import FileLocation
+from floe_dagster_iceberg.table.write import parquet_files
 from floe_dagster_iceberg.table.write.create_table import check_new_table, ensure_namespace
-from floe_dagster_iceberg.table.write.parquet_files import (
-    ParquetFile,
-    TableFiles,
-    find_files,
-    read_footers,
-    refused,
-    to_location,
-)
 from floe_dagster_iceberg.table.write.write import committed_snapshot
 
 NAME_MAPPING: Final = TableProperties.DEFAULT_NAME_MAPPING
@@ -164,8 +157,8 @@ class _Importer:
         if self._table is None and not wanted.create:
             raise NoSuchTableError(wanted.table)
         io = self._io()
-        found = find_files(io, wanted.paths)
-        self._files = read_footers(io, found)
+        found = parquet_files.find_files(io, wanted.paths)
+        self._files = parquet_files.read_footers(io, found)
         self._empty = len(found) - len(self._files)
         if not self._files:
             raise ValidationError(f"The files for '{wanted.table}' have no rows.", table=wanted.table)
@@ -173,7 +166,7 @@ class _Importer:
     def _io(self) -> FileIO:
         if self._table is not None:
             return self._table.io
-        return load_file_io(dict(self._catalog.properties), to_location(self._wanted.paths[0]))
+        return load_file_io(dict(self._catalog.properties), parquet_files.to_location(self._wanted.paths[0]))
 
     def plan(self) -> FileImportPlan:
         if self._table is None:
@@ -306,24 +299,24 @@ class _Importer:
         head = head_of(metadata, self._wanted.branch, str(self._wanted.table))
         return FileChanges.read(metadata, self._io(), head, may_hold=AlwaysTrue())
 
-    def _split(self, changes: FileChanges) -> tuple[list[ParquetFile], list[str]]:
+    def _split(self, changes: FileChanges) -> tuple[list[parquet_files.ParquetFile], list[str]]:
         """The files that the table does not have, and the locations of the others."""
         present = {FileLocation.of(entry.data_file.file_path) for entry in changes.live_entries()}
         new = [file for file in self._files if FileLocation.of(file.location) not in present]
         known = [file.location for file in self._files if FileLocation.of(file.location) in present]
         if known and not self._wanted.skip_existing:
-            raise refused(
+            raise parquet_files.refused(
                 known[0],
                 f"'{self._wanted.table}' has it already, and its rows would be there twice; {len(known)} of "
                 f"{len(self._files)} files are in the table (skip_existing, or --skip-existing, leaves them out)",
             )
         return new, known
 
-    def _to_data_files(self, metadata: TableMetadata, files: Sequence[ParquetFile]) -> list[DataFile]:
-        table_files = TableFiles(metadata)
+    def _to_data_files(self, metadata: TableMetadata, files: Sequence[parquet_files.ParquetFile]) -> list[DataFile]:
+        table_files = parquet_files.TableFiles(metadata)
         return [table_files.to_data_file(file) for file in files]
 
-    def _properties(self, metadata: TableMetadata, files: Sequence[ParquetFile]) -> dict[str, str]:
+    def _properties(self, metadata: TableMetadata, files: Sequence[parquet_files.ParquetFile]) -> dict[str, str]:
         """Table properties that the files need."""
         properties: dict[str, str] = {}
         if metadata.name_mapping() is None and not all(file.has_field_ids for file in files):

@@ -21,13 +21,7 @@ from floe_dagster_iceberg.models import SnapshotInfo, WriteMode, snapshot_proper
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, NewTable, commit, load_table_or_none, snapshot_id_for
-from floe_dagster_iceberg.table.write import write as writes
-from floe_dagster_iceberg.table.write.create_table import (
-    check_new_table,
-    ensure_namespace,
-    open_new_table,
-    stage_first_snapshot,
-)
+from floe_dagster_iceberg.table.write import create_table, write as writes
 from floe_dagster_iceberg.table.write.handover import HandoverProvider, hand_over
 from floe_dagster_iceberg.table.write.row_scope import PartitionCheck
 from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
@@ -114,10 +108,10 @@ def _into_existing(
 def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
     """Create the table with its first rows, or write into the one that another process has created."""
     name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, None)
-    stage = partial(open_new_table, catalog, rows.data_schema, write)
+    stage = partial(create_table.open_new_table, catalog, rows.data_schema, write)
     with translate_errors(catalog.name, table=name):
-        check_new_table(catalog, write.table)
-        ensure_namespace(catalog, write.table.namespace_parts)
+        create_table.check_new_table(catalog, write.table)
+        create_table.ensure_namespace(catalog, write.table.namespace_parts)
         try:
             staged = NewTable(catalog, write.table, stage).open()
         except TableAlreadyExistsError:
@@ -127,7 +121,9 @@ def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: Commit
             return _into_existing(table, rows, write, budget)
         with UncommittedFiles(name, staged.table.io) as files, translate_errors(catalog.name, table=name):
             prepared = _prepare(staged, rows, write, files)
-            first = partial(stage_first_snapshot, write=write, snapshot_id=snapshot_id, prepared=prepared, files=files)
+            first = partial(
+                create_table.stage_first_snapshot, write=write, snapshot_id=snapshot_id, prepared=prepared, files=files
+            )
             unused = [staged]
             committed = commit(
                 # Staged once more only for another attempt.

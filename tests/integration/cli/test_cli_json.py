@@ -1,9 +1,11 @@
 """What `--json` prints is a contract: fields may join, none may leave or change its name."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from pydantic import BaseModel
 from support.command_line import CommandLine
@@ -112,8 +114,13 @@ def test_policy_values_are_there_as_numbers_too(lake: CommandLine) -> None:
     assert policy["compaction.enabled"]["raw"] is True
 
 
+def commands_of(group: click.Group) -> Iterator[click.Command]:
+    for command in group.commands.values():
+        yield from commands_of(command) if isinstance(command, click.Group) else [command]
+
+
 def test_every_command_prints_json() -> None:
-    assert [name for name, command in main.commands.items() if "as_json" not in {p.name for p in command.params}] == []
+    assert [each.name for each in commands_of(main) if "as_json" not in {p.name for p in each.params}] == []
 
 
 @pytest.mark.parametrize("arguments", [["--yes"], []], ids=["sure", "asked"])
