@@ -32,6 +32,7 @@ NAMES = (
     "writers",
     "telemetry",
     "object_store",
+    "object_store_fleet",
 )
 
 

@@ -32,11 +32,11 @@ from benchmarks.session import NEW_PROCESS, OURS, PEER, RAW, Session
 
 _ROWS = 1_000
 _OLD, _YOUNG = 200, 10
-_MILLISECONDS = 25
+MILLISECONDS = 25
 _CATALOG_SHARE = 0.6
 _EFFORT = Effort(rounds=7, least=4, seconds=20)
 _TABLES = {OURS: "ours", NEW_PROCESS: "new_process", RAW: "raw", PEER: "peer"}
-_UNITS = {"seconds": "s", "requests": "requests", "depth": "requests one after the other"}
+UNITS = {"seconds": "s", "requests": "requests", "depth": "requests one after the other"}
 _UNMERGED = {"commit.manifest-merge.enabled": "false"}
 # By the operation: targets against PyIceberg, in a new process, and for the number of requests and their depth.
 _LIMITS: dict[str, tuple[float, float | None, int | None, int | None]] = {
@@ -49,7 +49,7 @@ _AGAINST_PEER = 0.3
 
 
 @dataclass
-class _Field:
+class DistantField:
     """The lake, and the contenders' processes."""
 
     session: Session
@@ -83,15 +83,20 @@ class _Field:
         """A timed operation at a latency, with its requests."""
 
         def take() -> Mapping[str, float]:
-            seconds = milliseconds / 1000
             what = {**arguments, "table": arguments.get("table") or f"first_{next(self._new_tables)}"}
-            self.lake.set_latency(storage_seconds=seconds, catalog_seconds=seconds * _CATALOG_SHARE)
-            with self.lake.log.recorded() as log:
-                measured = self.call(contender, operation, **what)
-            self.lake.set_latency(storage_seconds=0, catalog_seconds=0)
-            return {"seconds": measured["seconds"], "requests": len(log.requests), "depth": log.depth}
+            return self.timed(contender, milliseconds, operation, **what)
 
         return take
+
+    def timed(self, contender: str, milliseconds: int, operation: str, **arguments: Any) -> Mapping[str, float]:
+        """Run an operation at a latency; its seconds, and its requests."""
+        seconds = milliseconds / 1000
+        self.lake.set_latency(storage_seconds=seconds, catalog_seconds=seconds * _CATALOG_SHARE)
+        with self.lake.log.recorded() as log:
+            measured = self.call(contender, operation, **arguments)
+        self.lake.set_latency(storage_seconds=0, catalog_seconds=0)
+        deletions = sum("delete" in each.path.rpartition("?")[2] or each.method == "DELETE" for each in log.requests)
+        return {**measured, "requests": len(log.requests), "depth": log.depth, "deletions": deletions}
 
     def age(self, commits: int) -> None:
         """Create the contenders' tables anew, with a day per commit."""
@@ -103,17 +108,17 @@ class _Field:
 
 def run(session: Session) -> list[Curve]:
     """Measure."""
-    with _open(session) as field:
+    with open_field(session) as field:
         old, young = session.size(_OLD, 4), session.size(_YOUNG, 2)
-        latencies = session.size((5, _MILLISECONDS, 50), (1,))
+        latencies = session.size((5, MILLISECONDS, 50), (1,))
         curves: list[Curve] = []
-        for commits, at in ((old, latencies), (young, session.size((_MILLISECONDS,), ()))):
+        for commits, at in ((old, latencies), (young, session.size((MILLISECONDS,), ()))):
             if not at:
                 continue
             field.age(commits)
             for operation, turns in _operations(field, commits).items():
                 title = f"{operation}, {commits} commits"
-                curves += session.measure(title, "ms a request", at, turns, effort=_EFFORT, units=_UNITS)
+                curves += session.measure(title, "ms a request", at, turns, effort=_EFFORT, units=UNITS)
         return curves
 
 
@@ -127,19 +132,19 @@ def _targets(curve: Curve) -> Iterator[Target]:
     if operation not in _LIMITS:
         return
     against_raw, new_process, requests, depth = _LIMITS[operation]
-    what = f"{curve.title}, {_MILLISECONDS} ms"
+    what = f"{curve.title}, {MILLISECONDS} ms"
     if curve.unit == "s":
-        yield Target(f"{what}: {RAW}", curve.ratio(_MILLISECONDS, OURS, to=RAW), against_raw)
+        yield Target(f"{what}: {RAW}", curve.ratio(MILLISECONDS, OURS, to=RAW), against_raw)
         if new_process is not None:
-            yield Target(f"{what}, new process: {RAW}", curve.ratio(_MILLISECONDS, NEW_PROCESS, to=RAW), new_process)
-        yield Target(f"{what}: {PEER}", curve.ratio(_MILLISECONDS, OURS, to=PEER), _AGAINST_PEER)
+            yield Target(f"{what}, new process: {RAW}", curve.ratio(MILLISECONDS, NEW_PROCESS, to=RAW), new_process)
+        yield Target(f"{what}: {PEER}", curve.ratio(MILLISECONDS, OURS, to=PEER), _AGAINST_PEER)
         return
     limit = requests if curve.unit == "requests" else depth
     if limit is not None:
-        yield Target(f"{what}: {curve.unit}", curve.median(_MILLISECONDS, OURS), limit, unit="requests")
+        yield Target(f"{what}: {curve.unit}", curve.median(MILLISECONDS, OURS), limit, unit="requests")
 
 
-def _operations(field: _Field, commits: int) -> dict[str, Callable[[int], dict[str, Turn]]]:
+def _operations(field: DistantField, commits: int) -> dict[str, Callable[[int], dict[str, Turn]]]:
     day = {"number": commits // 2, "rows": _ROWS}
     tables = {contender: f"{table}_{commits}" for contender, table in _TABLES.items()}
 
@@ -177,7 +182,8 @@ def _operations(field: _Field, commits: int) -> dict[str, Callable[[int], dict[s
 
 
 @contextmanager
-def _open(session: Session) -> Iterator[_Field]:
+def open_field(session: Session) -> Iterator[DistantField]:
+    """The lake for the length of the block."""
     # The S3 server of the tests takes no checksums that it has not asked for; contenders inherit this.
     for variable in ("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION"):
         os.environ[variable] = "when_required"
@@ -189,4 +195,4 @@ def _open(session: Session) -> Iterator[_Field]:
         ExitStack() as stack,
     ):
         lake.place.connect().create_namespace("bench")
-        yield _Field(session, lake, stack)
+        yield DistantField(session, lake, stack)

@@ -147,6 +147,7 @@ if __name__ == "__main__":
                 upkeep.compact,
                 upkeep.expire,
                 upkeep.measure_tables,
+                upkeep.measure_fleet,
                 tables.create,
                 tables.age,
                 tables.churn,
@@ -154,6 +155,9 @@ if __name__ == "__main__":
                 tables.fill_days,
                 tables.fill_orders,
                 tables.create_many,
+                tables.tag_head,
+                tables.go_back_to_tag,
+                tables.fill_and_replace,
             )
         }
     )

@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from dagster import AssetExecutionContext, OutputContext
+from dagster import AssetExecutionContext, InputContext, OutputContext
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
+from benchmarks.lake import RowsDifferError
 from benchmarks.workers import upkeep
 from benchmarks.workers.pipeline import Pipeline, Stopwatch
 from benchmarks.workers.protocol import serve
@@ -32,6 +33,9 @@ class _Timed(SparkIcebergIOManager):
 
     def handle_output(self, context: OutputContext, obj: Any) -> None:
         _STOPWATCH.time(lambda: super(_Timed, self).handle_output(context, obj))
+
+    def load_input(self, context: InputContext) -> Any:
+        return _STOPWATCH.time(lambda: super(_Timed, self).load_input(context))
 
 
 def _spark(lake: Mapping[str, str]) -> IcebergSparkResource:
@@ -83,6 +87,35 @@ def write(lake: Mapping[str, str], table: str, rows: int, days: int, *, by_hand:
     if by_hand:
         return _timed(lambda: _overwrite_by_hand(frame, table, days))
     return pipeline.write(table, lambda _: frame, days=_window(days))
+
+
+def write_day(lake: Mapping[str, str], table: str, number: int, rows: int, *, by_hand: bool) -> Mapping[str, Any]:
+    """Replace one day, with rows in memory; by hand, in an asset that writes itself."""
+    pipeline, day = _pipeline(lake), day_of(number)
+    frame = _session(lake).createDataFrame(daily_rows(number, rows, version=1))
+    if not by_hand:
+        return pipeline.write(table, lambda _: frame, day=day.isoformat())
+    window = (sf.col("day") >= sf.lit(day)) & (sf.col("day") < sf.lit(day + timedelta(days=1)))
+    return pipeline.by_hand(table, lambda: frame.writeTo(f"floe.bench.{table}").overwrite(window), day=day.isoformat())
+
+
+def read_day(lake: Mapping[str, str], table: str, number: int, rows: int, *, by_hand: bool) -> Mapping[str, Any]:
+    """Load one day into memory.
+
+    Raises:
+        RowsDifferError: The IO manager loaded something else.
+    """
+    pipeline, day = _pipeline(lake), day_of(number)
+    if by_hand:
+        frame = _session(lake).table
+        condition = f"day = DATE '{day}'"
+        return {**_timed(lambda: frame(f"floe.bench.{table}").where(condition).toArrow()), "rows": rows}
+    measured = pipeline.read(
+        table, columns=None, annotation=DataFrame, collect=lambda frame: frame.toArrow(), day=day.isoformat()
+    )
+    if measured["rows"] != rows:
+        raise RowsDifferError(f"The day has {measured['rows']} rows of {rows}.")
+    return measured
 
 
 def backfill(lake: Mapping[str, str], table: str, days: int, rows: int, *, by_hand: bool) -> Mapping[str, Any]:
@@ -156,4 +189,5 @@ def _window(days: int) -> tuple[str, str]:
 
 if __name__ == "__main__":
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    serve({operation.__name__: operation for operation in (write, backfill, merge, read_last_append, compact, expire)})
+    operations = (write, write_day, read_day, backfill, merge, read_last_append, compact, expire)
+    serve({operation.__name__: operation for operation in operations})

@@ -21,6 +21,7 @@ _STORAGE = {
     "secret_access_key": "s3.secret-access-key",
 }
 _ROWS_PER_APPEND = 1_000_000
+_TAG = "start"
 
 
 def open_iceberg(lake: Mapping[str, str], **settings: Any) -> IcebergResource:
@@ -94,6 +95,33 @@ def fill_orders(lake: Mapping[str, str], table: str, rows: int, days: int) -> Ma
     manager = open_manager(lake)
     for start in range(0, rows, _ROWS_PER_APPEND):
         manager.append(f"bench.{table}", orders(start, min(_ROWS_PER_APPEND, rows - start), days=days))
+    return {}
+
+
+def tag_head(lake: Mapping[str, str], table: str) -> Mapping[str, Any]:
+    """Tag the newest version of a table."""
+    open_manager(lake).create_tag(f"bench.{table}", _TAG)
+    return {}
+
+
+def go_back_to_tag(lake: Mapping[str, str], table: str) -> Mapping[str, Any]:
+    """Make the tagged version of a table the newest one again."""
+    manager = open_manager(lake)
+    tagged = manager.load_table(f"bench.{table}").metadata.refs[_TAG].snapshot_id
+    newest = manager.get_current_snapshot(f"bench.{table}")
+    if newest is None or newest.snapshot_id != tagged:
+        manager.rollback_to_snapshot(f"bench.{table}", tagged)
+    return {}
+
+
+def fill_and_replace(lake: Mapping[str, str], table: str, files: int, files_per_commit: int) -> Mapping[str, Any]:
+    """Create a table of one file a day, and replace all of them by one row."""
+    create(lake, table)
+    manager = open_manager(lake)
+    for start in range(0, files, files_per_commit):
+        numbers = range(start, min(start + files_per_commit, files))
+        manager.append(f"bench.{table}", pa.concat_tables(daily_rows(number, 1) for number in numbers))
+    manager.overwrite(f"bench.{table}", daily_rows(0, 1, version=1))
     return {}
 
 

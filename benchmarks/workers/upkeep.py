@@ -1,15 +1,21 @@
 """This package's maintenance, on both engines."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.workers.tables import open_manager
+from floe_dagster_iceberg._pyiceberg.file_io import forget_all
 from floe_dagster_iceberg.maintenance.operations import TableMaintenance
+from floe_dagster_iceberg.maintenance.policy import PolicySources
+from floe_dagster_iceberg.maintenance.runner import MaintenanceRun
 from floe_dagster_iceberg.models import (
     CompactionPolicy,
     ExpiryPolicy,
+    HealthTier,
+    MaintenanceBudget,
     MaintenanceEngine,
     MaintenanceOperation,
     MaintenancePolicy,
@@ -56,6 +62,25 @@ def measure_tables(lake: Mapping[str, str], tables: Sequence[str]) -> Mapping[st
         for operation in _PLANNED:
             maintenance.plan(operation, f"bench.{name}", policy)
     return {"seconds": time.perf_counter() - started, "files": files}
+
+
+def measure_fleet(lake: Mapping[str, str], tables: str, at_once: int | None = None) -> Mapping[str, Any]:
+    """Measure the health of all tables of a glob, with nothing remembered of their files."""
+    manager = open_manager(lake)
+    policy = MaintenancePolicy(tables=[tables])
+    if at_once is not None:
+        policy = policy.model_copy(update={"budget": MaintenanceBudget(max_concurrent_tables=at_once)})
+    run = MaintenanceRun(
+        MaintenanceOperation.TABLE_HEALTH,
+        manager,
+        TableMaintenance(manager),
+        PolicySources(code=policy),
+        logging.getLogger(__name__),
+    )
+    forget_all()
+    started = time.perf_counter()
+    outcomes = run.measure(HealthTier.FILES)
+    return {"seconds": time.perf_counter() - started, "tables": len(outcomes)}
 
 
 def _maintain(
