@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dagster import DagsterInstance
 from support.change_history import (
     TABLE,
     Follower,
@@ -17,7 +18,8 @@ from support.change_history import (
     rows_of,
 )
 from support.delete_files import delete_by_equality, delete_positions
-from support.warehouse import ArrowWarehouse, Warehouse
+from support.place import Place
+from support.warehouse import ArrowWarehouse, SparkWarehouse, Warehouse
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ScanError, SnapshotNotFoundError, ValidationError
 
@@ -202,6 +204,39 @@ def test_expired_snapshots_are_an_error_that_says_what_is_lost(warehouse: Wareho
 
     with pytest.raises(ScanError, match=f"since snapshot {since} are lost.*iceberg/full_refresh.*max_cursor_age"):
         warehouse.manager.scan_changes(TABLE, since)
+
+
+def test_snapshots_that_expired_between_two_that_are_left_are_an_error(warehouse: Warehouse) -> None:
+    create_orders(warehouse)
+    warehouse.manager.append(TABLE, orders((1, 0, 10)))
+    since = head(warehouse)
+    warehouse.manager.create_tag(TABLE, "monday", since)
+    for number in (2, 3, 4):
+        warehouse.manager.append(TABLE, orders((number, 0, 10)))
+    expire_all_but_the_newest(warehouse)
+    kept = {snapshot.snapshot_id: snapshot for snapshot in warehouse.table(TABLE).metadata.snapshots}
+    assert kept.keys() == {since, head(warehouse)}
+    assert kept[head(warehouse)].parent_snapshot_id is None, "it looks like a first snapshot"
+
+    with pytest.raises(ScanError, match=f"since snapshot {since} are lost"):
+        warehouse.manager.scan_changes(TABLE, since)
+
+
+def test_a_table_whose_contents_spark_replaced_yields_the_old_rows_as_deletes(
+    place: Place, shared_instance: DagsterInstance
+) -> None:
+    warehouse = SparkWarehouse.open(place, shared_instance)
+    create_orders(warehouse)
+    warehouse.manager.append(TABLE, orders((1, 0, 10)))
+    warehouse.manager.append(TABLE, orders((2, 0, 20)))
+    since = head(warehouse)
+    rows = "SELECT 3L AS id, DATE'2024-01-01' AS day, 30L AS amount"
+    warehouse.io_manager.pyspark.spark_session.sql(f"CREATE OR REPLACE TABLE floe.{TABLE} USING iceberg AS {rows}")
+    assert warehouse.table(TABLE).current_snapshot().parent_snapshot_id is None
+
+    assert changed(warehouse, since) == [(0, "DELETE", 2, 20), (1, "DELETE", 1, 10), (2, "INSERT", 3, 30)]
+    arrow = ArrowWarehouse.open(place, shared_instance)
+    assert changed(arrow, since) == changed(warehouse, since)
 
 
 def test_invalid_requests_say_what_is_wrong(arrow_warehouse: ArrowWarehouse) -> None:

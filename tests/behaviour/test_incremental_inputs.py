@@ -154,6 +154,49 @@ def test_a_rollback_of_the_target_moves_its_cursor_back(warehouse: Warehouse) ->
     assert ids(warehouse) == [1, 2]
 
 
+@pytest.mark.lakes
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_of_two_runs_at_a_time_only_one_adds_what_came(warehouse: Warehouse, mode: str) -> None:
+    settings = iceberg_settings(**({"upsert_keys": ["id"]} if mode == "upsert" else {"write_mode": "append"}))
+    create_orders(warehouse)
+    warehouse.manager.append(TABLE, orders((1, 0, 10)))
+    run(warehouse, target(warehouse, **settings))
+    warehouse.manager.append(TABLE, orders((2, 0, 10)))
+
+    def let_another_run_be_faster() -> None:
+        run(warehouse, target(warehouse, **settings))
+
+    reason = refused(warehouse, target(warehouse, check=let_another_run_be_faster, **settings))
+
+    assert f"another run has read the changes of '{TABLE}' meanwhile" in reason
+    assert ids(warehouse) == [1, 2]
+    assert len(cursors(warehouse)) == 2, "no snapshot of the run that failed is left"
+    assert set(warehouse.table("copy").metadata.refs) == {"main"}
+    warehouse.manager.append(TABLE, orders((3, 0, 10)))
+    run(warehouse, target(warehouse, **settings))
+    assert ids(warehouse) == [1, 2, 3]
+
+
+def test_a_retry_after_another_run_goes_on_where_that_stopped(warehouse: Warehouse) -> None:
+    create_orders(warehouse)
+    warehouse.manager.append(TABLE, orders((1, 0, 10)))
+    run(warehouse, target(warehouse))
+    warehouse.manager.append(TABLE, orders((2, 0, 10)))
+    attempts = [0]
+
+    def fail_once_and_let_another_run_go_further() -> None:
+        attempts[0] += 1
+        if attempts[0] == 1:
+            warehouse.manager.append(TABLE, orders((3, 0, 10)))
+            run(warehouse, target(warehouse))
+            raise RetryRequested(max_retries=1)
+
+    run(warehouse, target(warehouse, check=fail_once_and_let_another_run_go_further))
+
+    assert attempts == [2]
+    assert ids(warehouse) == [1, 2, 3]
+
+
 def test_two_targets_of_one_source_are_independent(warehouse: Warehouse) -> None:
     create_orders(warehouse)
     early, late = target(warehouse, "early"), target(warehouse, "late")
