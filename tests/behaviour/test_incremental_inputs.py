@@ -27,6 +27,7 @@ from support.place import Place
 from support.reading_io import READING_IO, reading
 from support.warehouse import ArrowWarehouse, Warehouse
 
+from floe_dagster_iceberg import AuditedTable, audited_asset
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import Cursor
@@ -296,6 +297,47 @@ def test_outputs_of_a_multi_asset_read_the_same_range_after_a_crash_between_them
     assert ids(warehouse, "first") == ids(warehouse, "second") == [1, 2]
     run(warehouse, both)
     assert ids(warehouse, "first") == ids(warehouse, "second") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("fate", ["passes", "is retried", "is overtaken"])
+def test_an_audited_asset_publishes_rows_and_position_in_one_commit(warehouse: Warehouse, fate: str) -> None:
+    create_orders(warehouse)
+    checks: list[int] = []
+
+    def follower(fate: str) -> AssetsDefinition:
+        def is_fine(audited: AuditedTable) -> bool:
+            checks.append(audited.row_count()[0])
+            if fate != "passes" and len(checks) % 2 == 0:
+                # The next attempt could read more.
+                warehouse.manager.append(TABLE, one_order(3))
+                if fate == "is retried":
+                    raise RetryRequested(max_retries=1)
+                run(warehouse, follower("passes"))
+            return True
+
+        @audited_asset(
+            name="copy",
+            ins={"orders": AssetIn(metadata=iceberg_settings(changes="appends"))},
+            metadata=iceberg_settings(write_mode="append"),
+            checks=[is_fine],
+        )
+        def copy(orders: warehouse.frame_type) -> Any:
+            return orders
+
+        return copy
+
+    for number, each in ((1, "passes"), (2, fate)):
+        warehouse.manager.append(TABLE, one_order(number))
+        result = run(warehouse, follower(each), raise_on_error=each != "is overtaken")
+
+    main = warehouse.table("copy").metadata
+    if fate == "is overtaken":
+        assert "another run has read the changes" in error_of(result)
+    assert ids(warehouse) == ([1, 2, 3] if fate == "is overtaken" else [1, 2])
+    assert set(main.refs) == {"main"}
+    run(warehouse, follower("passes"))
+    assert ids(warehouse) == [1, 2] + ([] if fate == "passes" else [3])
+    assert cursors(warehouse)[-1] == head(warehouse)
 
 
 def test_outputs_at_different_positions_are_refused_until_a_full_refresh(arrow_warehouse: ArrowWarehouse) -> None:
