@@ -6,7 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from dagster import DagsterInstance
+from pyiceberg.types import StringType
 from support.change_history import (
+    FIRST_DAY,
     TABLE,
     Follower,
     RandomHistory,
@@ -204,6 +206,38 @@ def test_expired_snapshots_are_an_error_that_says_what_is_lost(warehouse: Wareho
 
     with pytest.raises(ScanError, match=f"since snapshot {since} are lost.*iceberg/full_refresh.*max_cursor_age"):
         warehouse.manager.scan_changes(TABLE, since)
+
+
+@pytest.mark.parametrize("deletes", ["copy-on-write", "merge-on-read"])
+def test_rows_of_every_snapshot_have_the_current_columns(warehouse: Warehouse, deletes: str) -> None:
+    create_orders(warehouse)
+    warehouse.manager.append(TABLE, orders((1, 0, 10), (2, 0, 20)))
+    since = head(warehouse)
+    if deletes == "merge-on-read":
+        (task,) = warehouse.table(TABLE).scan().plan_files()
+        delete_positions(warehouse.table(TABLE), task.file, 0)
+    else:
+        warehouse.manager.delete(TABLE, "id = 1")
+    warehouse.manager.append(TABLE, orders((3, 1, 30)))
+    with warehouse.table(TABLE).update_schema() as update:
+        update.rename_column("amount", "price")
+    with warehouse.table(TABLE).update_schema() as update:
+        # It has the name of an old one.
+        update.add_column("amount", StringType())
+        update.add_column("note", StringType())
+    newest = pa.table({"id": [4], "day": [FIRST_DAY], "price": [40], "amount": ["many"], "note": ["x"]})
+    warehouse.manager.append(TABLE, newest.cast(warehouse.table(TABLE).schema().as_arrow()))
+
+    rows = read(warehouse, warehouse.manager.scan_changes(TABLE, since)).to_pylist()
+
+    columns = ("_change_ordinal", "_change_type", "id", "price", "amount", "note")
+    assert sorted(tuple(row[column] for column in columns) for row in rows) == [
+        (0, "DELETE", 1, 10, None, None),
+        (1, "INSERT", 3, 30, None, None),
+        (2, "INSERT", 4, 40, "many", "x"),
+    ]
+    appended = read(warehouse, warehouse.manager.scan_changes(TABLE, rows[-1]["_commit_snapshot_id"], mode="appends"))
+    assert appended.column_names == ["id", "day", "price", "amount", "note"]
 
 
 def test_snapshots_that_expired_between_two_that_are_left_are_an_error(warehouse: Warehouse) -> None:
