@@ -24,6 +24,7 @@ _IO_MANAGER_KEY = "dagster/io_manager_key"
 # What the next look at a table needs of an observation.
 LAST_UPDATED: Final = "dagster/last_updated_timestamp"
 SNAPSHOT_ID: Final = "iceberg/snapshot_id"
+OBSERVED_AT: Final = "iceberg/observed_at"
 SEQUENCE_NUMBER: Final = "iceberg/sequence_number"
 TABLE_UUID: Final = "iceberg/table_uuid"
 
@@ -249,6 +250,7 @@ def build_observation_metadata(
         "iceberg/snapshots": _count(observation.snapshots),
         "iceberg/data_files": _count(observation.data_files),
         "iceberg/total_bytes": _count(observation.total_bytes),
+        OBSERVED_AT: None if state.observed_at is None else dg.MetadataValue.timestamp(state.observed_at),
         SEQUENCE_NUMBER: _count(state.sequence_number),
         TABLE_UUID: dg.MetadataValue.text(state.table_uuid),
         **build_table_metadata(observation.table, catalog if qualified else None),

@@ -20,7 +20,13 @@ from floe_dagster_iceberg.errors import NoSuchTableError, ValidationError
 from floe_dagster_iceberg.models import ChangesMode, Cursor, TableIdentifier
 from floe_dagster_iceberg.partition_keys import PartitionKeys
 from floe_dagster_iceberg.partitions import PartitionExpr
-from floe_dagster_iceberg.table.changes.cursors import ReaderPosition, cursor_key, find_position, parse_cursor
+from floe_dagster_iceberg.table.changes.cursors import (
+    PositionCheck,
+    ReaderPosition,
+    cursor_key,
+    find_position,
+    parse_cursor,
+)
 from floe_dagster_iceberg.table.changes.partitions import changed_files, changed_rows
 from floe_dagster_iceberg.table.changes.plan import plan_changes
 from floe_dagster_iceberg.table.filter.partition_slice import DEFAULT_NAIVE_TIMEZONE
@@ -117,7 +123,9 @@ class IncrementalRead:
         else:
             changes = read(until=head, limit=settings.changes_limit)
             own = str(changes.cursor.snapshot_id)
-            first = run_identity.remembered_by_attempts(context, name, own)
+            # After another run, there are other changes to read.
+            known = f"{name}@{'start' if since is None else since.snapshot_id}"
+            first = run_identity.remembered_by_attempts(context, known, own)
             changes = changes if first == own else read(until=int(first))
         rest = plan_changes(table, mode=ChangesMode.CHANGELOG, since=changes.cursor.snapshot_id, until=head)
         # What the asset writes itself is no matter of its outputs.
@@ -302,6 +310,14 @@ def replaces_everything(read: Mapping[str, ReadChanges]) -> bool:
 def cursor_properties(read: Mapping[str, ReadChanges]) -> dict[str, str]:
     """The snapshot properties that make the rows and how far they were read one commit."""
     return {cursor_key(table): str(each.until) for table, each in read.items()}
+
+
+def position_check(
+    table: TableIdentifier, idempotency_key: str, read: Mapping[str, ReadChanges]
+) -> PositionCheck | None:
+    """The precondition that no other run has committed the same changes; what replaces everything needs none."""
+    since = {source: each.since for source, each in read.items() if not each.replaces}
+    return PositionCheck(table, idempotency_key, since) if since else None
 
 
 def changes_metadata(read: Mapping[str, ReadChanges]) -> dict[str, MetadataValue]:

@@ -116,6 +116,7 @@ OBSERVATION: Final = {
     "iceberg/snapshot_id": "The newest snapshot of `main`.",
     "iceberg/previous_snapshot_id": "The newest snapshot at the last observation, if another one.",
     "iceberg/table_uuid": "Identity of the table; a table that is created again has another one.",
+    "iceberg/observed_at": "When the table was looked at; partitions that end later are looked at then.",
     "iceberg/sequence_number": "Sequence number of the table's last commit.",
     "iceberg/snapshots": "Number of snapshots.",
     "iceberg/data_files": "Number of data files.",

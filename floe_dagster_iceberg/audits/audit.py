@@ -234,6 +234,7 @@ class Audit:
                 snapshot_properties=write.summary_properties,
                 replaces=AlwaysFalse() if write.mode is WriteMode.APPEND else write.scope.expression(schema),
                 through=self._handover,
+                precondition=write.precondition,
             )
         except CommitConflictError:
             self._remove_branch()

@@ -23,6 +23,7 @@ from floe_dagster_iceberg.incremental import (
     changes_metadata,
     changes_read,
     cursor_properties,
+    position_check,
     replaces_everything,
 )
 from floe_dagster_iceberg.io_managers.engines import Engine, StagedWrite
@@ -147,13 +148,14 @@ def build_table_write(
     declared = declared_columns({**(context.definition_metadata or {}), **(context.output_metadata or {})})
     evolution = EvolutionMode.WIDEN if io_manager.schema_evolution_enabled else EvolutionMode.NONE
     strategy = settings.commit_strategy or io_manager.commit_strategy
+    table = io_manager.table_of(context, settings)
     columns: dict[str, Any] = {
         "partition_expr": settings.partition_expr,
         "partition_column": io_manager.partition_column,
     }
     return TableWrite(
         idempotency_key=idempotency_key,
-        table=io_manager.table_of(context, settings),
+        table=table,
         mode=_write_mode(io_manager, context, settings, replaces=bool(read) and replaces_everything(read)),
         scope=RowScope(
             load_slice(context, **columns),
@@ -174,6 +176,7 @@ def build_table_write(
         create=io_manager.auto_create_tables,
         # Runs of one job may write at the same time; each reads the snapshot that it wrote.
         last_write_wins=not context.has_asset_key,
+        precondition=position_check(table, idempotency_key, read),
         **({} if asked is None else _format_version(asked)),
     )
 

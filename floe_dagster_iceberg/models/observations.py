@@ -52,6 +52,9 @@ class TableState(FrozenModel):
     last_updated: AwareDatetime | None = Field(
         default=None, description="When that snapshot was committed; none if it expired before the first look."
     )
+    observed_at: AwareDatetime | None = Field(
+        default=None, description="When the table was looked at; partitions that ended later are looked at then."
+    )
 
 
 class TableObservation(FrozenModel):

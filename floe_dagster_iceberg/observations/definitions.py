@@ -1,18 +1,30 @@
 """External assets of tables that others write, with the job and the schedule that observe them."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 from pydantic import Field
 
 from floe_dagster_iceberg.errors import FloeStorageError, ValidationError
 from floe_dagster_iceberg.failures import to_failure
-from floe_dagster_iceberg.observations.assets import GROUP, ObservationTargets, ObservedTables, TableListing
-from floe_dagster_iceberg.observations.events import build_events, load_state
-from floe_dagster_iceberg.observations.run import FailedLook, find_tables, look_at
+from floe_dagster_iceberg.models import TableObservation
+from floe_dagster_iceberg.observations.assets import (
+    GROUP,
+    ObservationTargets,
+    ObservedAsset,
+    ObservedTables,
+    TableListing,
+)
+from floe_dagster_iceberg.observations.events import Event, build_events, load_state
+from floe_dagster_iceberg.observations.run import FailedLook, attempt, find_tables, look_at
 from floe_dagster_iceberg.resources import IcebergResource
+
+if TYPE_CHECKING:
+    # It loads PyIceberg, which takes seconds; loading definitions must not.
+    from floe_dagster_iceberg.table.observation import ObservedTable
 
 JOB: Final = f"{GROUP}_job"
 _MOST_NAMED: Final = 10
@@ -100,15 +112,21 @@ def _observe(
     tables, failed = find_tables(manager, targets, only)
     assets = {table: targets.asset_of(table) for table in tables}
     changed = 0
+
+    def report(asset: ObservedAsset, found: "ObservedTable") -> tuple[TableObservation, list[Event]]:
+        return found.observation, list(build_events(asset, found, instance, iceberg, found.since))
+
     for table, found in look_at(manager, tables, lambda table: load_state(instance, assets[table].key)):
-        if isinstance(found, FailedLook):
-            context.log.error(str(found))
-            failed.append(found)
+        reported = found if isinstance(found, FailedLook) else attempt(table, partial(report, assets[table], found))
+        if isinstance(reported, FailedLook):
+            context.log.error(str(reported))
+            failed.append(reported)
             continue
-        if found.observation.note is not None:
-            context.log.warning("Table '%s': %s", table, found.observation.note)
-        changed += found.observation.rows_changed
-        for event in build_events(assets[table], found, instance, iceberg):
+        observation, events = reported
+        if observation.note is not None:
+            context.log.warning("Table '%s': %s", table, observation.note)
+        changed += observation.rows_changed
+        for event in events:
             context.log_event(event)
     context.log.info("Observed %d tables; the rows of %d have changed.", len(tables) - len(failed), changed)
     if without := [str(table) for table in tables if table not in targets.assets]:

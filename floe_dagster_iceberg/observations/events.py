@@ -12,6 +12,7 @@ import dagster as dg
 
 from floe_dagster_iceberg.asset_metadata import (
     LAST_UPDATED,
+    OBSERVED_AT,
     SEQUENCE_NUMBER,
     SNAPSHOT_ID,
     TABLE_UUID,
@@ -37,44 +38,69 @@ def load_state(instance: dg.DagsterInstance, key: dg.AssetKey) -> TableState | N
         if observation is None or TABLE_UUID not in observation.metadata:
             return None
         metadata = {name: value.value for name, value in observation.metadata.items()}
-        updated, snapshot_id = metadata.get(LAST_UPDATED), metadata.get(SNAPSHOT_ID)
+        snapshot_id = metadata.get(SNAPSHOT_ID)
         return TableState(
             table_uuid=str(metadata[TABLE_UUID]),
             snapshot_id=None if snapshot_id is None else int(str(snapshot_id)),
             sequence_number=int(str(metadata.get(SEQUENCE_NUMBER, 0))),
             data_version=observation.tags[DATA_VERSION],
-            last_updated=datetime.fromtimestamp(updated, UTC) if isinstance(updated, float) else None,
+            last_updated=_to_time(metadata.get(LAST_UPDATED)),
+            observed_at=_to_time(metadata.get(OBSERVED_AT)),
         )
     return None
 
 
+def _to_time(timestamp: object) -> datetime | None:
+    return datetime.fromtimestamp(timestamp, UTC) if isinstance(timestamp, float) else None
+
+
 def build_events(
-    asset: ObservedAsset, found: "ObservedTable", instance: dg.DagsterInstance, iceberg: IcebergResource
+    asset: ObservedAsset,
+    found: "ObservedTable",
+    instance: dg.DagsterInstance,
+    iceberg: IcebergResource,
+    stored: TableState | None,
 ) -> Iterator[Event]:
     """The events of a look.
 
     Args:
         asset: The asset.
-        found: The look; it was compared with the state that the last stored observation left.
+        found: The look.
         instance: Has the keys of dynamic partitions.
         iceberg: The catalog.
+        stored: The state that the last stored observation left. It has the changes up to its data version, and the
+            partitions that had ended then.
     """
     observation = found.observation
     metadata = build_observation_metadata(found, catalog=iceberg.catalog_name, qualified=iceberg.qualified_table_names)
     tags = {DATA_VERSION: observation.data_version}
-    if observation.rows_changed:
-        yield from _materializations(asset, found, instance, metadata)
+    if asset.partitions_def is not None:
+        yield from _of_partitions(asset, found, instance, metadata, stored)
+    elif is_unreported(found, stored):
+        yield dg.AssetMaterialization(asset.key, metadata=metadata, tags=tags)
     yield dg.AssetObservation(asset.key, metadata=metadata, tags=tags, description=observation.note)
 
 
-def _materializations(
-    asset: ObservedAsset, found: "ObservedTable", instance: dg.DagsterInstance, metadata: Mapping[str, Any]
-) -> Iterator[dg.AssetMaterialization]:
-    if asset.partitions_def is None:
-        yield dg.AssetMaterialization(asset.key, metadata=metadata, tags={DATA_VERSION: found.observation.data_version})
-        return
-    from floe_dagster_iceberg.observations.changed_keys import changed_keys  # noqa: PLC0415 - it loads PyIceberg
+def is_unreported(found: "ObservedTable", stored: TableState | None) -> bool:
+    """Whether the data version is not the one of the last stored observation."""
+    return stored is None or stored.data_version != found.observation.data_version
 
-    for partition, version in changed_keys(asset, found, instance).items():
-        own = {name: metadata[name] for name in (LAST_UPDATED, SNAPSHOT_ID, "dagster/table_name") if name in metadata}
+
+def _of_partitions(
+    asset: ObservedAsset,
+    found: "ObservedTable",
+    instance: dg.DagsterInstance,
+    metadata: Mapping[str, Any],
+    stored: TableState | None,
+) -> Iterator[dg.AssetMaterialization]:
+    from floe_dagster_iceberg.observations.changed_keys import (  # noqa: PLC0415 - it loads PyIceberg
+        changed_keys,
+        ended_keys,
+    )
+
+    versions = ended_keys(asset, found, instance, stored)
+    if is_unreported(found, stored):
+        versions |= changed_keys(asset, found, instance)
+    own = {name: metadata[name] for name in (LAST_UPDATED, SNAPSHOT_ID, "dagster/table_name") if name in metadata}
+    for partition, version in versions.items():
         yield dg.AssetMaterialization(asset.key, partition=partition, metadata=own, tags={DATA_VERSION: version})

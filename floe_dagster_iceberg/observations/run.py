@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from floe_dagster_iceberg.errors import CatalogConnectionError
 from floe_dagster_iceberg.models import TableIdentifier, TableState
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.table.manager import IcebergTableManager
     from floe_dagster_iceberg.table.observation import ObservedTable
 
+_T = TypeVar("_T")
 # As many connections as an HTTP session keeps open.
 PARALLEL_LOOKS: Final = 10
 
@@ -68,14 +69,23 @@ def look_at(
     state = state_of.get if isinstance(state_of, Mapping) else state_of
 
     def look(table: TableIdentifier) -> "ObservedTable | FailedLook":
-        try:
-            return manager.observe(table, state(table))
-        except CatalogConnectionError:
-            raise
-        # Of any kind: what one broken table makes of a library must not keep the others from being observed.
-        except Exception as error:  # noqa: BLE001
-            return FailedLook(str(table), describe_failure(error))
+        return attempt(table, lambda: manager.observe(table, state(table)))
 
     listed = list(tables)
     with ThreadPoolExecutor(PARALLEL_LOOKS, thread_name_prefix="iceberg-observe") as pool:
         yield from zip(listed, pool.map(look, listed), strict=True)
+
+
+def attempt(table: TableIdentifier, work: Callable[[], _T]) -> _T | FailedLook:
+    """What some work on one table returns, or why it failed.
+
+    Raises:
+        CatalogConnectionError: The catalog cannot be reached.
+    """
+    try:
+        return work()
+    except CatalogConnectionError:
+        raise
+    # Of any kind: what one broken table makes of a library must not keep the others from being observed.
+    except Exception as error:  # noqa: BLE001
+        return FailedLook(str(table), describe_failure(error))

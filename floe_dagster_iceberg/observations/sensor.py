@@ -1,7 +1,8 @@
 """A sensor that looks at tables at short intervals, reports what has changed, and requests runs for it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +18,8 @@ from floe_dagster_iceberg.observations.assets import (
     ObservedTables,
     TableListing,
 )
-from floe_dagster_iceberg.observations.events import Event, build_events, load_state
-from floe_dagster_iceberg.observations.run import FailedLook, find_tables, look_at
+from floe_dagster_iceberg.observations.events import Event, build_events, is_unreported, load_state
+from floe_dagster_iceberg.observations.run import FailedLook, attempt, find_tables, look_at
 from floe_dagster_iceberg.resources import IcebergResource
 from floe_dagster_iceberg.secrets import redact
 
@@ -55,13 +56,78 @@ class _Cursor(FrozenModel):
 
 
 @dataclass
-class _Tick:
-    """What one evaluation found."""
+class _Reaction:
+    """What a look at a table leads to."""
 
-    seen: dict[str, _Seen]
     events: list[Event] = field(default_factory=list)
     run_requests: list[dg.RunRequest] = field(default_factory=list)
     partition_requests: list[dg.AddDynamicPartitionsRequest] = field(default_factory=list)
+
+
+@dataclass
+class _Tick(_Reaction):
+    """What one evaluation found."""
+
+    seen: dict[str, _Seen] = field(default_factory=dict)
+
+    def add(self, reaction: _Reaction) -> None:
+        self.events += reaction.events
+        self.run_requests += reaction.run_requests
+        self.partition_requests += reaction.partition_requests
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A look at a table, compared with the one before.
+
+    Attributes:
+        asset: The table's asset.
+        looked: The look.
+        number: How many changes all evaluations saw. A rollback brings back a data version that had its run; an
+            evaluation that is repeated counts the same.
+        instance: Has the keys of dynamic partitions.
+    """
+
+    asset: ObservedAsset
+    looked: "ObservedTable"
+    number: int
+    instance: dg.DagsterInstance
+
+    def changed_keys(self) -> dict[str, str]:
+        """The partitions that have changed, or have ended, since the last evaluation."""
+        from floe_dagster_iceberg.observations.changed_keys import (  # noqa: PLC0415 - it loads PyIceberg
+            changed_keys,
+            ended_keys,
+        )
+
+        keys = ended_keys(self.asset, self.looked, self.instance, self.looked.since)
+        if self.looked.observation.rows_changed:
+            keys |= changed_keys(self.asset, self.looked, self.instance)
+        return keys
+
+    def request(
+        self,
+        reaction: _Reaction,
+        keys: Mapping[str, str] | None,
+        partitions: dg.DynamicPartitionsDefinition | None,
+    ) -> None:
+        """Request runs: of a new dynamic partition, of partitions that have changed, or one of the whole table."""
+        observation = self.looked.observation
+        name, tags = f"{observation.table}:{observation.data_version}", _tags(observation.table, self.looked)
+        if partitions is not None and partitions.name is not None:
+            if observation.rows_changed:
+                reaction.partition_requests.append(partitions.build_add_request([name]))
+                request = dg.RunRequest(run_key=f"{name}:{self.number}", partition_key=name, tags=tags)
+                reaction.run_requests.append(request)
+        elif keys is not None:
+            reaction.run_requests += [
+                dg.RunRequest(
+                    run_key=f"{observation.table}:{version}:{self.number}:{key}", partition_key=key, tags=tags
+                )
+                for key, version in keys.items()
+            ]
+        else:
+            reaction.run_requests.append(dg.RunRequest(run_key=f"{name}:{self.number}", tags=tags))
 
 
 def build_table_change_sensor(
@@ -133,7 +199,7 @@ def _evaluate(
     manager, before = iceberg.table_manager, _Cursor.parse(context.cursor).tables
     tables, failed = find_tables(manager, targets)
     # A table that cannot be looked at keeps its place, so that nothing is missed once it can be.
-    tick = _Tick(dict(before))
+    tick = _Tick(seen=dict(before))
 
     def state_of(table: TableIdentifier) -> TableState | None:
         known = before.get(str(table))
@@ -144,53 +210,37 @@ def _evaluate(
             failed.append(looked)
             continue
         known, observation = before.get(str(table)), looked.observation
-        changes = (0 if known is None else known.changes) + observation.rows_changed
-        tick.seen[str(table)] = _Seen(state=observation.state, changes=changes)
-        if not observation.rows_changed:
+        number = (0 if known is None else known.changes) + observation.rows_changed
+        change = _Change(targets.asset_of(table), looked, number, context.instance)
+        asks = requests and known is not None
+        done = attempt(table, partial(_react, change, iceberg, partitions, requests=asks))
+        if isinstance(done, FailedLook):
+            failed.append(done)
             continue
         if observation.note is not None:
             context.log.warning("Table '%s': %s", table, observation.note)
-        asset = targets.asset_of(table)
-        tick.events += _unreported(asset, looked, context.instance, iceberg)
-        if requests and known is not None:
-            _request(tick, asset, looked, context.instance, partitions)
+        tick.seen[str(table)] = _Seen(state=observation.state, changes=number)
+        tick.add(done)
     for failure in failed:
         context.log.error(str(failure))
     return _to_result(tick, len(tables), failed)
 
 
-def _unreported(
-    asset: ObservedAsset, looked: "ObservedTable", instance: dg.DagsterInstance, iceberg: IcebergResource
-) -> Iterator[Event]:
-    """The events of a change, unless an observation of the same data version is stored already."""
-    stored = load_state(instance, asset.key)
-    if stored is None or stored.data_version != looked.observation.data_version:
-        yield from build_events(asset, looked, instance, iceberg)
-
-
-def _request(
-    tick: _Tick,
-    asset: ObservedAsset,
-    looked: "ObservedTable",
-    instance: dg.DagsterInstance,
-    partitions: dg.DynamicPartitionsDefinition | None,
-) -> None:
-    observation = looked.observation
-    change, tags = f"{observation.table}:{observation.data_version}", _tags(observation.table, looked)
-    # A rollback brings back a data version that had its run; an evaluation that is repeated counts the same.
-    number = tick.seen[str(observation.table)].changes
-    if partitions is not None and partitions.name is not None:
-        tick.partition_requests.append(partitions.build_add_request([change]))
-        tick.run_requests.append(dg.RunRequest(run_key=f"{change}:{number}", partition_key=change, tags=tags))
-    elif asset.partitions_def is not None:
-        from floe_dagster_iceberg.observations.changed_keys import changed_keys  # noqa: PLC0415 - it loads PyIceberg
-
-        tick.run_requests += [
-            dg.RunRequest(run_key=f"{observation.table}:{version}:{number}:{key}", partition_key=key, tags=tags)
-            for key, version in changed_keys(asset, looked, instance).items()
-        ]
-    else:
-        tick.run_requests.append(dg.RunRequest(run_key=f"{change}:{number}", tags=tags))
+def _react(
+    change: _Change, iceberg: IcebergResource, partitions: dg.DynamicPartitionsDefinition | None, *, requests: bool
+) -> _Reaction:
+    """What follows from a look at one table."""
+    partitioned = change.asset.partitions_def is not None
+    keys = change.changed_keys() if partitioned else {}
+    if not keys and not change.looked.observation.rows_changed:
+        return _Reaction()
+    stored = load_state(change.instance, change.asset.key)
+    events = list(build_events(change.asset, change.looked, change.instance, iceberg, stored))
+    # The last event is the observation, which alone says nothing new if the job has made one of this data version.
+    reaction = _Reaction(events=events if len(events) > 1 or is_unreported(change.looked, stored) else [])
+    if requests:
+        change.request(reaction, keys if partitioned else None, partitions)
+    return reaction
 
 
 def _tags(table: TableIdentifier, looked: "ObservedTable") -> dict[str, str]:

@@ -1,7 +1,8 @@
 """One write of a DataFrame into an existing table: schema first, then rows, then the check that they are committed."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from pyiceberg.expressions import AlwaysFalse
@@ -186,10 +187,15 @@ class _WriteRun:
         target = statements.WriteTarget(
             self._table.catalog.name, write.table, write.summary_properties, write.branch, in_order=bool(write.sort_by)
         )
-        if write.mode is WriteMode.UPSERT:
-            statements.merge(rows.checked(), target, write.keys, condition)
-        elif write.mode is WriteMode.APPEND or isinstance(rows.where, AlwaysFalse):
-            statements.append(rows.arranged(self._table), target)
+        if write.precondition is not None:
+            write.precondition(self._table.metadata, write.branch)
+        if write.mode is not WriteMode.OVERWRITE or isinstance(rows.where, AlwaysFalse):
+            if write.precondition is None or head is None:
+                self._add(rows, target)
+                return
+            # Spark's own commit would also succeed if the branch has moved since the precondition was checked.
+            with self._staged(target, head) as staged:
+                self._add(rows, staged)
         elif head is not None and (
             self._through_branch
             or compares_uuids(self._table.schema(), rows.where)
@@ -202,28 +208,40 @@ class _WriteRun:
                 rows.arranged(self._table), target, condition, since=head, last_write_wins=write.last_write_wins
             )
 
-    def _replace_on_branch(self, rows: FrameRows, target: statements.WriteTarget, base: Snapshot) -> None:
+    def _add(self, rows: FrameRows, target: statements.WriteTarget) -> None:
+        if self._write.mode is WriteMode.UPSERT:
+            statements.merge(rows.checked(), target, self._write.keys, rows.partition_check.condition)
+        else:
+            statements.append(rows.arranged(self._table), target)
+
+    @contextmanager
+    def _staged(self, target: statements.WriteTarget, base: Snapshot) -> Iterator[statements.WriteTarget]:
+        """A branch to write to, which is published if the target still stands at `base` then."""
         with staging.staging_branch(self._table, self._name, base, self._budget, self._through) as branch:
-            # Only the last snapshot is the write.
-            before = replace(target, branch=branch, snapshot_properties=self._write.snapshot_properties)
-            statements.delete(self._frame.sparkSession, before, rows.partition_check.condition)
-            statements.append(rows.arranged(self._table), replace(target, branch=branch))
+            yield replace(target, branch=branch)
             self._refresh()
-            try:
-                staging.publish(
-                    self._table,
-                    staged=branch,
-                    target=target.branch,
-                    base=base,
-                    budget=self._budget,
-                    through=self._through,
-                )
-            except staging.BranchMovedError:
-                # Rows that were committed after this write began are not replaced; nor does Iceberg's own overwrite.
-                head = head_of(self._table.metadata, self._write.branch, self._name)
-                if head is None or staging.rows_changed(self._table, base, head, rows.where):
-                    raise self._conflict(FailureKind.ROWS_CHANGED) from None
-                raise
+            staging.publish(
+                self._table,
+                staged=branch,
+                target=target.branch,
+                base=base,
+                budget=self._budget,
+                through=self._through,
+            )
+
+    def _replace_on_branch(self, rows: FrameRows, target: statements.WriteTarget, base: Snapshot) -> None:
+        try:
+            with self._staged(target, base) as staged:
+                # Only the last snapshot is the write.
+                before = replace(staged, snapshot_properties=self._write.snapshot_properties)
+                statements.delete(self._frame.sparkSession, before, rows.partition_check.condition)
+                statements.append(rows.arranged(self._table), staged)
+        except staging.BranchMovedError:
+            # Rows that were committed after this write began are not replaced; nor does Iceberg's own overwrite.
+            head = head_of(self._table.metadata, self._write.branch, self._name)
+            if head is None or staging.rows_changed(self._table, base, head, rows.where):
+                raise self._conflict(FailureKind.ROWS_CHANGED) from None
+            raise
 
     def _recover(self, kind: FailureKind, error: BaseException, rows: FrameRows) -> None:
         """Prepare for another attempt, or raise."""

@@ -7,6 +7,7 @@ when rows do, and at no other time.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final
 
@@ -110,7 +111,7 @@ class _Look:
     """Main's snapshots from the newest one back to that of an earlier look."""
 
     def __init__(self, table: Table, since: TableState | None, *, has_history: bool) -> None:
-        self.table, self._has_history = table, has_history
+        self.table, self._has_history, self._now = table, has_history, datetime.now(UTC)
         self.uuid = str(table.metadata.table_uuid or table.metadata.location)
         # A table that was created again has nothing in common with the one of the same name before it.
         self.since = since if since is not None and since.table_uuid == self.uuid else None
@@ -184,6 +185,7 @@ class _Look:
             "table_uuid": self.uuid,
             "snapshot_id": None if self.head is None else self.head.snapshot_id,
             "sequence_number": getattr(self.table.metadata, "last_sequence_number", 0),
+            "observed_at": self._now,
         }
         if self._changes:
             last = SnapshotInfo.from_pyiceberg_snapshot(self._changes[0])

@@ -4,7 +4,7 @@ A replay adds the branch's data files again, on top of what others committed, an
 removed. Files are neither read nor written, so the rows that were checked on the branch are the rows that arrive.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -58,6 +58,7 @@ def publish(
     replaces: BooleanExpression | None = None,
     removes_branch: bool = True,
     through: CommitterProvider | None = None,
+    precondition: Callable[[TableMetadata, str], None] | None = None,
 ) -> Snapshot:
     """Publish a branch of one table; the commit is planned again when another writer was faster.
 
@@ -73,6 +74,7 @@ def publish(
         replaces: The rows that the branch replaced, if known; see `stage_publication`.
         removes_branch: Whether the branch is removed.
         through: Commits to a table that PyIceberg cannot commit to.
+        precondition: Checks the newest version of the table and the target for each attempt.
 
     Returns:
         The snapshot where the target stands now.
@@ -88,6 +90,8 @@ def publish(
     staged: list[Snapshot] = []
 
     def stage(transaction: TableTransaction) -> None:
+        if precondition is not None:
+            precondition(transaction.table_metadata, target)
         staged[:] = [
             stage_publication(
                 transaction,

@@ -5,7 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from dagster import DagsterInstance
+from pyiceberg.types import StringType
 from support.change_history import (
+    FIRST_DAY,
     TABLE,
     Follower,
     RandomHistory,
@@ -17,7 +20,8 @@ from support.change_history import (
     rows_of,
 )
 from support.delete_files import delete_by_equality, delete_positions
-from support.warehouse import ArrowWarehouse, Warehouse
+from support.place import Place
+from support.warehouse import ArrowWarehouse, SparkWarehouse, Warehouse
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ScanError, SnapshotNotFoundError, ValidationError
 
@@ -202,6 +206,71 @@ def test_expired_snapshots_are_an_error_that_says_what_is_lost(warehouse: Wareho
 
     with pytest.raises(ScanError, match=f"since snapshot {since} are lost.*iceberg/full_refresh.*max_cursor_age"):
         warehouse.manager.scan_changes(TABLE, since)
+
+
+@pytest.mark.parametrize("deletes", ["copy-on-write", "merge-on-read"])
+def test_rows_of_every_snapshot_have_the_current_columns(warehouse: Warehouse, deletes: str) -> None:
+    create_orders(warehouse)
+    warehouse.manager.append(TABLE, orders((1, 0, 10), (2, 0, 20)))
+    since = head(warehouse)
+    if deletes == "merge-on-read":
+        (task,) = warehouse.table(TABLE).scan().plan_files()
+        delete_positions(warehouse.table(TABLE), task.file, 0)
+    else:
+        warehouse.manager.delete(TABLE, "id = 1")
+    warehouse.manager.append(TABLE, orders((3, 1, 30)))
+    with warehouse.table(TABLE).update_schema() as update:
+        update.rename_column("amount", "price")
+    with warehouse.table(TABLE).update_schema() as update:
+        # It has the name of an old one.
+        update.add_column("amount", StringType())
+        update.add_column("note", StringType())
+    newest = pa.table({"id": [4], "day": [FIRST_DAY], "price": [40], "amount": ["many"], "note": ["x"]})
+    warehouse.manager.append(TABLE, newest.cast(warehouse.table(TABLE).schema().as_arrow()))
+
+    rows = read(warehouse, warehouse.manager.scan_changes(TABLE, since)).to_pylist()
+
+    columns = ("_change_ordinal", "_change_type", "id", "price", "amount", "note")
+    assert sorted(tuple(row[column] for column in columns) for row in rows) == [
+        (0, "DELETE", 1, 10, None, None),
+        (1, "INSERT", 3, 30, None, None),
+        (2, "INSERT", 4, 40, "many", "x"),
+    ]
+    appended = read(warehouse, warehouse.manager.scan_changes(TABLE, rows[-1]["_commit_snapshot_id"], mode="appends"))
+    assert appended.column_names == ["id", "day", "price", "amount", "note"]
+
+
+def test_snapshots_that_expired_between_two_that_are_left_are_an_error(warehouse: Warehouse) -> None:
+    create_orders(warehouse)
+    warehouse.manager.append(TABLE, orders((1, 0, 10)))
+    since = head(warehouse)
+    warehouse.manager.create_tag(TABLE, "monday", since)
+    for number in (2, 3, 4):
+        warehouse.manager.append(TABLE, orders((number, 0, 10)))
+    expire_all_but_the_newest(warehouse)
+    kept = {snapshot.snapshot_id: snapshot for snapshot in warehouse.table(TABLE).metadata.snapshots}
+    assert kept.keys() == {since, head(warehouse)}
+    assert kept[head(warehouse)].parent_snapshot_id is None, "it looks like a first snapshot"
+
+    with pytest.raises(ScanError, match=f"since snapshot {since} are lost"):
+        warehouse.manager.scan_changes(TABLE, since)
+
+
+def test_a_table_whose_contents_spark_replaced_yields_the_old_rows_as_deletes(
+    place: Place, shared_instance: DagsterInstance
+) -> None:
+    warehouse = SparkWarehouse.open(place, shared_instance)
+    create_orders(warehouse)
+    warehouse.manager.append(TABLE, orders((1, 0, 10)))
+    warehouse.manager.append(TABLE, orders((2, 0, 20)))
+    since = head(warehouse)
+    rows = "SELECT 3L AS id, DATE'2024-01-01' AS day, 30L AS amount"
+    warehouse.io_manager.pyspark.spark_session.sql(f"CREATE OR REPLACE TABLE floe.{TABLE} USING iceberg AS {rows}")
+    assert warehouse.table(TABLE).current_snapshot().parent_snapshot_id is None
+
+    assert changed(warehouse, since) == [(0, "DELETE", 2, 20), (1, "DELETE", 1, 10), (2, "INSERT", 3, 30)]
+    arrow = ArrowWarehouse.open(place, shared_instance)
+    assert changed(arrow, since) == changed(warehouse, since)
 
 
 def test_invalid_requests_say_what_is_wrong(arrow_warehouse: ArrowWarehouse) -> None:

@@ -27,6 +27,7 @@ from support.place import Place
 from support.reading_io import READING_IO, reading
 from support.warehouse import ArrowWarehouse, Warehouse
 
+from floe_dagster_iceberg import AuditedTable, audited_asset
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import Cursor
@@ -154,6 +155,49 @@ def test_a_rollback_of_the_target_moves_its_cursor_back(warehouse: Warehouse) ->
     assert ids(warehouse) == [1, 2]
 
 
+@pytest.mark.lakes
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_of_two_runs_at_a_time_only_one_adds_what_came(warehouse: Warehouse, mode: str) -> None:
+    settings = iceberg_settings(**({"upsert_keys": ["id"]} if mode == "upsert" else {"write_mode": "append"}))
+    create_orders(warehouse)
+    warehouse.manager.append(TABLE, orders((1, 0, 10)))
+    run(warehouse, target(warehouse, **settings))
+    warehouse.manager.append(TABLE, orders((2, 0, 10)))
+
+    def let_another_run_be_faster() -> None:
+        run(warehouse, target(warehouse, **settings))
+
+    reason = refused(warehouse, target(warehouse, check=let_another_run_be_faster, **settings))
+
+    assert f"another run has read the changes of '{TABLE}' meanwhile" in reason
+    assert ids(warehouse) == [1, 2]
+    assert len(cursors(warehouse)) == 2, "no snapshot of the run that failed is left"
+    assert set(warehouse.table("copy").metadata.refs) == {"main"}
+    warehouse.manager.append(TABLE, orders((3, 0, 10)))
+    run(warehouse, target(warehouse, **settings))
+    assert ids(warehouse) == [1, 2, 3]
+
+
+def test_a_retry_after_another_run_goes_on_where_that_stopped(warehouse: Warehouse) -> None:
+    create_orders(warehouse)
+    warehouse.manager.append(TABLE, orders((1, 0, 10)))
+    run(warehouse, target(warehouse))
+    warehouse.manager.append(TABLE, orders((2, 0, 10)))
+    attempts = [0]
+
+    def fail_once_and_let_another_run_go_further() -> None:
+        attempts[0] += 1
+        if attempts[0] == 1:
+            warehouse.manager.append(TABLE, orders((3, 0, 10)))
+            run(warehouse, target(warehouse))
+            raise RetryRequested(max_retries=1)
+
+    run(warehouse, target(warehouse, check=fail_once_and_let_another_run_go_further))
+
+    assert attempts == [2]
+    assert ids(warehouse) == [1, 2, 3]
+
+
 def test_two_targets_of_one_source_are_independent(warehouse: Warehouse) -> None:
     create_orders(warehouse)
     early, late = target(warehouse, "early"), target(warehouse, "late")
@@ -253,6 +297,47 @@ def test_outputs_of_a_multi_asset_read_the_same_range_after_a_crash_between_them
     assert ids(warehouse, "first") == ids(warehouse, "second") == [1, 2]
     run(warehouse, both)
     assert ids(warehouse, "first") == ids(warehouse, "second") == [1, 2, 3]
+
+
+@pytest.mark.parametrize("fate", ["passes", "is retried", "is overtaken"])
+def test_an_audited_asset_publishes_rows_and_position_in_one_commit(warehouse: Warehouse, fate: str) -> None:
+    create_orders(warehouse)
+    checks: list[int] = []
+
+    def follower(fate: str) -> AssetsDefinition:
+        def is_fine(audited: AuditedTable) -> bool:
+            checks.append(audited.row_count()[0])
+            if fate != "passes" and len(checks) % 2 == 0:
+                # The next attempt could read more.
+                warehouse.manager.append(TABLE, one_order(3))
+                if fate == "is retried":
+                    raise RetryRequested(max_retries=1)
+                run(warehouse, follower("passes"))
+            return True
+
+        @audited_asset(
+            name="copy",
+            ins={"orders": AssetIn(metadata=iceberg_settings(changes="appends"))},
+            metadata=iceberg_settings(write_mode="append"),
+            checks=[is_fine],
+        )
+        def copy(orders: warehouse.frame_type) -> Any:
+            return orders
+
+        return copy
+
+    for number, each in ((1, "passes"), (2, fate)):
+        warehouse.manager.append(TABLE, one_order(number))
+        result = run(warehouse, follower(each), raise_on_error=each != "is overtaken")
+
+    main = warehouse.table("copy").metadata
+    if fate == "is overtaken":
+        assert "another run has read the changes" in error_of(result)
+    assert ids(warehouse) == ([1, 2, 3] if fate == "is overtaken" else [1, 2])
+    assert set(main.refs) == {"main"}
+    run(warehouse, follower("passes"))
+    assert ids(warehouse) == [1, 2] + ([] if fate == "passes" else [3])
+    assert cursors(warehouse)[-1] == head(warehouse)
 
 
 def test_outputs_at_different_positions_are_refused_until_a_full_refresh(arrow_warehouse: ArrowWarehouse) -> None:

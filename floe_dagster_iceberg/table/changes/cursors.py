@@ -3,7 +3,7 @@
 A cursor is a property of the snapshot that holds the rows that were read up to it, so that both are one commit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
@@ -11,6 +11,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg._pyiceberg.transaction import history_of, summary_property
+from floe_dagster_iceberg.errors import CommitConflictError
 from floe_dagster_iceberg.models import Cursor, TableIdentifier, snapshot_properties
 
 
@@ -51,11 +52,37 @@ def find_position(
     """How far the writers of a branch have read a source; rolled back snapshots do not count."""
     until: Cursor | None = None
     for snapshot, cursor in _cursors(metadata, branch, source):
-        if until is None and summary_property(snapshot, snapshot_properties.IDEMPOTENCY_KEY) == idempotency_key:
-            until = cursor
+        if summary_property(snapshot, snapshot_properties.IDEMPOTENCY_KEY) == idempotency_key:
+            until = until or cursor
             continue
         return ReaderPosition(cursor, until)
     return ReaderPosition(None, until)
+
+
+@dataclass(frozen=True)
+class PositionCheck:
+    """The precondition of a write of changes: its branch stands where it did when they were read.
+
+    Attributes:
+        table: The table that is written.
+        idempotency_key: Identifies the write, whose own snapshot does not count.
+        since: How far the branch had read each source.
+    """
+
+    table: TableIdentifier
+    idempotency_key: str
+    since: Mapping[str, Cursor | None]
+
+    def __call__(self, metadata: TableMetadata, branch: str) -> None:
+        """Check a version of the table.
+
+        Raises:
+            CommitConflictError: Another run has committed changes meanwhile: the same rows would be there twice.
+        """
+        for source, since in self.since.items():
+            if find_position(metadata, branch, source, self.idempotency_key).since != since:
+                reason = f"another run has read the changes of '{source}' meanwhile"
+                raise CommitConflictError(self.table, attempts=1, reason=reason)
 
 
 def newest_cursors(metadata: TableMetadata) -> dict[str, tuple[Cursor, Snapshot]]:

@@ -11,7 +11,6 @@ from functools import cached_property
 from pydantic import TypeAdapter
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_entries, read_manifests, reading_files
@@ -185,7 +184,7 @@ def plan_changes(table: Table, *, mode: ChangesMode, since: int | None, until: i
         return plan
     steps = [
         SnapshotChanges(table, snapshot, undone)
-        for snapshot, undone in _path(metadata, name, since, head)
+        for snapshot, undone in _path(table, name, since, head)
         if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE
     ]
     return replace(plan, steps=steps)
@@ -221,9 +220,9 @@ def _describe(step: SnapshotChanges) -> str:
     return f"snapshot {step.snapshot.snapshot_id} ({what})"
 
 
-def _path(metadata: TableMetadata, name: str, since: int, head: Snapshot) -> list[tuple[Snapshot, bool]]:
+def _path(table: Table, name: str, since: int, head: Snapshot) -> list[tuple[Snapshot, bool]]:
     """Snapshots from one position to another: rolled back ones, newest first, then the others, oldest first."""
-    forward: list[Snapshot] = []
+    metadata, forward = table.metadata, list[Snapshot]()
     for snapshot in history_of(metadata, head):
         if snapshot.snapshot_id == since:
             return [(each, False) for each in reversed(forward)]
@@ -240,9 +239,25 @@ def _path(metadata: TableMetadata, name: str, since: int, head: Snapshot) -> lis
         undone.append(snapshot)
     else:
         # Histories without a common snapshot are complete only if both go back to a first one.
-        if any(each[-1].parent_snapshot_id is not None for each in (undone, forward) if each):
+        if not all(_is_first(table, each[-1]) for each in (undone, forward) if each):
             raise _expired(name, since)
     return [*((each, True) for each in undone), *((each, False) for each in reversed(forward))]
+
+
+def _is_first(table: Table, snapshot: Snapshot) -> bool:
+    """Whether nothing was there before a snapshot.
+
+    Not having a parent does not suffice: expiry takes that from the oldest snapshot that it leaves.
+    """
+    if snapshot.parent_snapshot_id is not None:
+        return False
+    with reading_files(table.location()):
+        return all(
+            manifest.added_snapshot_id == snapshot.snapshot_id
+            and manifest.existing_files_count == 0
+            and manifest.deleted_files_count == 0
+            for manifest in read_manifests(snapshot, table.io)
+        )
 
 
 def _expired(name: str, since: int) -> ScanError:

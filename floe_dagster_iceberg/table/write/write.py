@@ -75,6 +75,8 @@ class TableWrite:
         format_version: Format version of a new table; an existing one keeps its own.
         is_format_version_set: Whether someone asked for that version.
         environment: The environment that the branch belongs to; such a write changes nothing that branches share.
+        precondition: Checks the newest version of the table and the branch for each attempt, and raises
+            CommitConflictError if the rows do not fit it. The commit fails if the branch moves after that.
     """
 
     table: TableIdentifier
@@ -96,6 +98,7 @@ class TableWrite:
     format_version: int = DEFAULT_FORMAT_VERSION
     is_format_version_set: bool = False
     environment: str | None = None
+    precondition: Callable[[TableMetadata, str], None] | None = None
 
     @property
     def summary_properties(self) -> dict[str, str]:
@@ -272,6 +275,8 @@ class _WriteRun:
         write, head = self._write, self._head
         self._files.next_attempt()
         metadata, changes = transaction.table_metadata, self._changes
+        if write.precondition is not None:
+            write.precondition(metadata, write.branch)
         if metadata is not self._planned_on:
             changes = self._reconcile(metadata)
             head = head_of(metadata, write.branch, self._name)

@@ -1,6 +1,6 @@
 """What Dagster gets to know of tables that others write: definitions, figures, partitions, failures."""
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -115,6 +115,27 @@ def test_a_rollback_changes_the_partitions_that_differ(observed: ObservedLake, l
     assert [partition for partition, _ in observed.materialized()] == ["2024-01-01", "2024-01-05", "2024-01-05"]
 
 
+def test_rows_of_a_day_that_was_not_over_are_reported_when_it_is(observed: ObservedLake, lake: Lake) -> None:
+    noon = datetime.now(UTC).replace(hour=12) - timedelta(days=1)
+    days = dg.DailyPartitionsDefinition(noon - timedelta(days=9))
+    observed.tables = [dg.AssetSpec(["bronze", "t"], partitions_def=days, metadata={"partition_expr": "day"})]
+    table = lake.catalog.create_table("bronze.t", EVENTS)
+    table.append(pa.table({"day": [noon.date()], "id": [1]}, schema=EVENTS))
+    observed.observe()
+    last = observed.last()
+    with dg.DagsterInstance.ephemeral() as yesterday:
+        # What a look at noon has left, when Dagster had no key of the day.
+        looked_at = {"iceberg/observed_at": dg.MetadataValue.timestamp(noon)}
+        yesterday.report_runless_asset_event(
+            dg.AssetObservation(last.asset_key, metadata={**last.metadata, **looked_at}, tags=last.tags)
+        )
+        today = ObservedLake(lake, yesterday, observed.tables)
+        versions = [today.version() for _ in range(2)]
+
+        assert versions == [str(table.metadata.current_snapshot_id)] * 2
+        assert today.materialized() == [(noon.date().isoformat(), versions[0])]
+
+
 def test_a_partitioned_spec_needs_its_column() -> None:
     with pytest.raises(ValidationError, match="no column is named"):
         build_iceberg_observations([dg.AssetSpec("t", partitions_def=DAYS)])
@@ -132,6 +153,27 @@ def test_one_table_that_fails_does_not_stop_the_others(observed: ObservedLake, l
     message = str(failure.event_specific_data)
     assert "Table 'bronze.broken' was not observed" in message
     assert "Table 'bronze.never_was' was not observed" in message
+
+
+@pytest.mark.parametrize("broken", ["manifest list", "partition column"])
+def test_partitions_that_cannot_be_found_do_not_stop_the_other_tables(
+    observed: ObservedLake, lake: Lake, broken: str
+) -> None:
+    first = lake.catalog.create_table("bronze.first", EVENTS)
+    first.append(events(1))
+    lake.catalog.create_table("bronze.t", SCHEMA).append(rows(1))
+    column = "gone" if broken == "partition column" else "day"
+    spec = dg.AssetSpec(["bronze", "first"], partitions_def=DAYS, metadata={"partition_expr": column})
+    observed.tables = [spec, "bronze.t"]
+    if broken == "manifest list":
+        Path(first.current_snapshot().manifest_list.removeprefix("file://")).unlink()  # type: ignore[union-attr]
+    result = observed.observe(fails=True)
+
+    assert observed.metadata()["dagster/row_count"] == 1
+    (failure,) = [event for event in result.all_node_events if event.is_step_failure]
+    message = failure.step_failure_data.error.message  # type: ignore[union-attr]
+    assert "1 of the tables were not observed: Table 'bronze.first' was not observed" in message
+    assert not observed.materialized("bronze/first")
 
 
 def test_a_glob_is_matched_in_each_run(observed: ObservedLake, lake: Lake) -> None:

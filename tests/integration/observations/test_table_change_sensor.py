@@ -1,7 +1,9 @@
 """The sensor misses no change of rows and reports none twice, over restarts, expired snapshots and rollbacks."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -170,6 +172,51 @@ def test_changed_partitions_are_requested(observed: ObservedLake, lake: Lake) ->
     table.append(pa.table({"day": [date(2024, 1, 3), date(2024, 1, 4)]}, schema=schema))
 
     assert [request.partition_key for request in evaluate(cursor).run_requests or ()] == ["2024-01-03", "2024-01-04"]
+
+
+def test_a_day_that_has_ended_is_requested_with_the_rows_that_came_before(observed: ObservedLake, lake: Lake) -> None:
+    noon = datetime.now(UTC).replace(hour=12) - timedelta(days=1)
+    days = dg.DailyPartitionsDefinition(noon - timedelta(days=9))
+    observed.tables = [dg.AssetSpec(["bronze", "t"], partitions_def=days, metadata={"partition_expr": "day"})]
+
+    @dg.asset(partitions_def=days)
+    def daily_report() -> None: ...
+
+    evaluate, schema = evaluator(observed, daily_report), pa.schema([("day", pa.date32())])
+    lake.catalog.create_table("bronze.t", schema).append(pa.table({"day": [noon.date()]}, schema=schema))
+    cursor = json.loads(evaluate(None).cursor)
+    cursor["tables"]["bronze.t"]["state"]["observed_at"] = noon.isoformat()
+    result = evaluate(json.dumps(cursor))
+
+    assert [request.partition_key for request in result.run_requests or ()] == [noon.date().isoformat()]
+    assert requested(evaluate(json.dumps(cursor))) == requested(result)
+    assert requested(evaluate(result.cursor)) == []
+    assert len(observed.materialized()) == 1
+
+
+def test_partitions_that_cannot_be_found_keep_their_place(observed: ObservedLake, lake: Lake) -> None:
+    schema, days = pa.schema([("day", pa.date32())]), dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-02-01")
+    first, other = (lake.catalog.create_table(f"bronze.{name}", schema) for name in ("first", "other"))
+    observed.tables = [
+        dg.AssetSpec(["bronze", name], partitions_def=days, metadata={"partition_expr": "day"})
+        for name in ("first", "other")
+    ]
+
+    @dg.asset(partitions_def=days)
+    def daily_report() -> None: ...
+
+    evaluate = evaluator(observed, daily_report)
+    cursor = evaluate(None).cursor
+    for number, table in enumerate((first, other), start=1):
+        table.append(pa.table({"day": [date(2024, 1, number)]}, schema=schema))
+    manifests = Path(first.current_snapshot().manifest_list.removeprefix("file://"))  # type: ignore[union-attr]
+    away = manifests.rename(manifests.with_suffix(".away"))
+    lost = evaluate(cursor)
+    away.rename(manifests)
+    found = evaluate(lost.cursor)
+
+    assert [request.partition_key for request in lost.run_requests or ()] == ["2024-01-02"]
+    assert [request.partition_key for request in found.run_requests or ()] == ["2024-01-01"]
 
 
 def test_a_cursor_that_makes_no_sense_is_a_first_look(evaluate: Evaluate, table: Table) -> None:

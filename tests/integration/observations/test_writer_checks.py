@@ -1,9 +1,11 @@
 """Checks of who writes a table; and tables that another tool writes inside of an asset."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
+import dlt
 import pyarrow as pa
 import pytest
 from support.lake import Lake
@@ -122,6 +124,41 @@ def test_rows_that_spark_sql_writes_in_an_asset_get_the_metadata_of_our_own(
     assert materialization.metadata["dagster/row_count"].value == 3
     assert str(materialization.metadata["iceberg/writer"].value).startswith("spark ")
     assert iceberg.describe("bronze.by_sql").health.data_files > 0
+
+
+def test_rows_that_dlt_loads_in_an_asset_get_the_metadata_of_our_own(
+    lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iceberg, settings = lake.place.iceberg(), {**lake.place.catalog_config, "type": "sql"}
+    for name, value in {
+        "ICEBERG_CATALOG__ICEBERG_CATALOG_NAME": iceberg.catalog_name,
+        "ICEBERG_CATALOG__ICEBERG_CATALOG_CONFIG": json.dumps(settings),
+        "RUNTIME__DLTHUB_TELEMETRY": "false",
+        "DLT_DATA_DIR": str(lake.warehouse.parent / "dlt"),
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    @dlt.resource(name="by_dlt", table_format="iceberg", write_disposition="append")
+    def numbers() -> Iterator[list[dict[str, int]]]:
+        yield [{"number": 1}, {"number": 2}]
+
+    @dg.asset(key=["bronze", "by_dlt"])
+    def by_dlt(iceberg: IcebergResource) -> Any:
+        destination = dlt.destinations.filesystem(bucket_url=settings["warehouse"])
+        dlt.pipeline("numbers", dataset_name="bronze", destination=destination).run(numbers())
+        description = iceberg.describe("bronze.by_dlt")
+        return dg.MaterializeResult(metadata=description.metadata, data_version=description.data_version)
+
+    for _ in range(2):
+        assert dg.materialize([by_dlt], resources={"iceberg": iceberg}, instance=instance).success
+
+    (record,) = instance.fetch_materializations(by_dlt.key, limit=1).records
+    materialization = record.asset_materialization
+    assert materialization is not None
+    snapshot = str(lake.table("bronze.by_dlt").metadata.current_snapshot_id)
+    assert (materialization.tags or {})["dagster/data_version"] == snapshot
+    assert materialization.metadata["dagster/row_count"].value == 4
+    assert materialization.metadata["dagster/table_name"].value == "bronze.by_dlt"
 
 
 def test_names_of_tables_may_begin_with_the_catalog(lake: Lake, instance: dg.DagsterInstance) -> None:
