@@ -106,6 +106,12 @@ def test_snapshot_ids_are_text(lake: CommandLine, command: list[str]) -> None:
     assert all(isinstance(snapshot_id, str) for snapshot_id in found)
 
 
+def test_the_current_snapshot_has_its_branches_and_tags(lake: CommandLine) -> None:
+    lake.table(TABLE).manage_snapshots().create_tag(lake.table(TABLE).metadata.current_snapshot_id, "v1").commit()
+
+    assert [entry["snapshot"]["refs"] for entry in lake.json("tables")["tables"]] == [["main", "v1"]]
+
+
 def test_policy_values_are_there_as_numbers_too(lake: CommandLine) -> None:
     policy = {entry["name"]: entry for entry in lake.json("inspect", TABLE)["policy"]}
 
