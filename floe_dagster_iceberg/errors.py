@@ -31,7 +31,7 @@ value. `retryable` says whether running the same work again may succeed; at the 
 `Failure(allow_retries=...)`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from floe_dagster_iceberg.models.quantities import counted
@@ -250,13 +250,12 @@ class CommitOutcomeUnknownError(IcebergError):
 class SnapshotNotFoundError(IcebergError):
     """The table has no such snapshot, tag or branch."""
 
-    def __init__(self, table: object, snapshot: object) -> None:
-        super().__init__(
-            f"Table '{table}' has no snapshot '{snapshot}'. "
-            "It may have expired. See list_snapshots() and the table's refs.",
-            table=table,
-        )
-        self.snapshot = snapshot
+    def __init__(self, table: object, snapshot: object, *, refs: Collection[str] = ()) -> None:
+        """`refs` are the table's branches and tags, if it is one of those that was looked for."""
+        self.snapshot, self.refs = snapshot, tuple(sorted(refs))
+        found = f"It has: {', '.join(self.refs)}." if refs else "See list_snapshots() and the table's refs."
+        what = "branch or tag" if refs else "snapshot"
+        super().__init__(f"Table '{table}' has no {what} '{snapshot}'. It may have expired. {found}", table=table)
 
 
 class RollbackError(IcebergError):

@@ -208,7 +208,8 @@ class _GivenAssets:
 
 
 def _iterate(given: Any) -> Iterable[Any]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    # Dagster's own values, such as an asset key, can be iterated in name only.
+    if isinstance(given, str | dg.AssetKey | dg.AssetSelection) or not isinstance(given, Iterable):
         raise _not_an_asset(given)
     return given
 

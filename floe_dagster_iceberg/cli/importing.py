@@ -8,6 +8,7 @@ from rich.console import Console
 
 from floe_dagster_iceberg.cli.console import Listing, cell
 from floe_dagster_iceberg.cli.lakehouse import Lakehouse
+from floe_dagster_iceberg.models.base import SnapshotId
 
 _MOST_SHOWN: Final = 20
 
@@ -25,7 +26,7 @@ class ImportReport(BaseModel):
     skipped: list[str]
     empty_files: int
     sets_name_mapping: bool
-    snapshot_id: int | None
+    snapshot_id: SnapshotId | None
 
 
 def import_files(

@@ -92,7 +92,8 @@ def _table_entry(lakehouse: Lakehouse, name: TableIdentifier) -> reports.TableEn
         message = redact(str(error)) if isinstance(error, FloeStorageError) else describe_failure(error)
         return reports.TableEntry(table=str(name), error=message)
     current = table.current_snapshot()
-    return _entry(health, None if current is None else SnapshotInfo.from_pyiceberg_snapshot(current))
+    found = [] if current is None else [SnapshotInfo.from_pyiceberg_snapshot(current)]
+    return _entry(health, next(iter(snapshot_entries(table, found)), None))
 
 
 def _partly_known_entry(name: TableIdentifier, error: UnsupportedMetadataError) -> reports.TableEntry:
@@ -100,17 +101,20 @@ def _partly_known_entry(name: TableIdentifier, error: UnsupportedMetadataError) 
     if not error.document:
         return reports.TableEntry(table=str(name), error=message)
     raw = RawMetadata(error)
-    return _entry(raw.health(name), raw.current_snapshot, warning=message)
+    found = [] if raw.current_snapshot is None else [raw.current_snapshot]
+    return _entry(raw.health(name), next(iter(_raw_snapshot_entries(raw, found)), None), warning=message)
 
 
-def _entry(health: TableHealth, snapshot: SnapshotInfo | None, *, warning: str | None = None) -> reports.TableEntry:
+def _entry(
+    health: TableHealth, snapshot: reports.SnapshotEntry | None, *, warning: str | None = None
+) -> reports.TableEntry:
     return reports.TableEntry(
         table=str(health.table),
         rows=health.records,
         data_files=health.data_files,
         total_bytes=health.total_bytes,
         snapshots=health.snapshots,
-        snapshot=None if snapshot is None else reports.SnapshotEntry.from_snapshot(snapshot),
+        snapshot=snapshot,
         warning=warning,
     )
 
@@ -180,7 +184,6 @@ def _inspect_raw(name: TableIdentifier, error: UnsupportedMetadataError, *, snap
     """What is known of a table whose metadata PyIceberg cannot parse."""
     raw = RawMetadata(error)
     names = {column.get("id"): str(column.get("name")) for column in raw.columns}
-    refs = {ref: int(where.get("snapshot-id", 0)) for ref, where in sorted(raw.refs.items())}
     return reports.InspectReport(
         table=str(name),
         location=raw.location,
@@ -206,20 +209,29 @@ def _inspect_raw(name: TableIdentifier, error: UnsupportedMetadataError, *, snap
         sort_order=[],
         properties=redact_properties(dict(sorted(raw.properties.items()))),
         refs=[
-            reports.RefEntry(name=ref, type=str(raw.refs[ref].get("type")), snapshot_id=snapshot_id)
-            for ref, snapshot_id in refs.items()
+            reports.RefEntry(name=ref, type=str(where.get("type")), snapshot_id=_snapshot_of(where))
+            for ref, where in sorted(raw.refs.items())
         ],
         health=raw.health(name),
         faults=[],
         policy=[],
         warnings=[redact(str(error))],
-        snapshots=[
-            reports.SnapshotEntry.from_snapshot(
-                snapshot, [ref for ref, snapshot_id in refs.items() if snapshot_id == snapshot.snapshot_id]
-            )
-            for snapshot in raw.snapshots[:snapshots]
-        ],
+        snapshots=_raw_snapshot_entries(raw, raw.snapshots[:snapshots]),
     )
+
+
+def _raw_snapshot_entries(raw: RawMetadata, snapshots: Iterable[SnapshotInfo]) -> list[reports.SnapshotEntry]:
+    refs = {ref: _snapshot_of(where) for ref, where in sorted(raw.refs.items())}
+    return [
+        reports.SnapshotEntry.from_snapshot(
+            snapshot, [ref for ref, snapshot_id in refs.items() if snapshot_id == snapshot.snapshot_id]
+        )
+        for snapshot in snapshots
+    ]
+
+
+def _snapshot_of(ref: Mapping[str, object]) -> int:
+    return int(str(ref.get("snapshot-id", 0)))
 
 
 def _shown_type(kind: object) -> str:

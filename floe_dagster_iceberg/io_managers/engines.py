@@ -9,7 +9,8 @@ from pyiceberg.expressions import And, BooleanExpression
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg._pyiceberg.transaction import find_snapshot
 from floe_dagster_iceberg.asset_settings import InputSettings
@@ -83,8 +84,7 @@ class ReadRequest:
             ScanError: The output of the op is not there any more.
         """
         settings, branch = self.settings, branch_to_read(table, self.settings.branch, self.environment)
-        written = self.written
-        snapshot = None if written is None else find_snapshot(table.metadata, branch or MAIN_BRANCH, written)
+        snapshot = None if self.written is None else self._find_written(table, branch, self.written)
         if snapshot is not None:
             # An append has added its rows to those of other runs.
             is_append = SnapshotInfo.from_pyiceberg_snapshot(snapshot).operation is OperationType.APPEND
@@ -105,6 +105,17 @@ class ReadRequest:
                 tag=settings.tag,
             )
         )
+
+    def _find_written(
+        self, table: Table, branch: str | None, written: Mapping[str, Collection[str]]
+    ) -> Snapshot | None:
+        """The snapshot that a step of this run wrote, on the branch of its asset or the one that its output named."""
+        branches = [branch or MAIN_BRANCH]
+        if branch is None:
+            refs = table.metadata.refs.items()
+            branches += [name for name, ref in refs if ref.snapshot_ref_type is SnapshotRefType.BRANCH]
+        found = (find_snapshot(table.metadata, name, written) for name in dict.fromkeys(branches))
+        return next((snapshot for snapshot in found if snapshot is not None), None)
 
     def row_filter(self, table: Table) -> BooleanExpression:
         """The filter that selects the rows, in terms of the table's columns.

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field
 
-from floe_dagster_iceberg.models.base import FrozenModel
+from floe_dagster_iceberg.models.base import FrozenModel, SnapshotId
 
 
 class ChangesMode(StrEnum):
@@ -23,7 +23,7 @@ class Cursor(FrozenModel):
     """How far a reader of a table is: the table, by its UUID, and the last snapshot whose changes it has."""
 
     table_uuid: str = Field(description="UUID of the table, which another table of the same name does not have.")
-    snapshot_id: int = Field(description="The last snapshot whose changes were read.")
+    snapshot_id: SnapshotId = Field(description="The last snapshot whose changes were read.")
 
     def __str__(self) -> str:
         return f"{self.table_uuid}/{self.snapshot_id}"

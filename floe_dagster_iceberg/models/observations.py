@@ -6,7 +6,7 @@ from typing import Final, Self
 from pydantic import AwareDatetime, Field
 
 from floe_dagster_iceberg.models import snapshot_properties
-from floe_dagster_iceberg.models.base import FrozenModel, Items
+from floe_dagster_iceberg.models.base import FrozenModel, Items, SnapshotId
 from floe_dagster_iceberg.models.identifiers import TableIdentifier
 
 # What engines write into the summary of their snapshots, by the engine's name.
@@ -42,7 +42,9 @@ class TableState(FrozenModel):
     """What a look at a table leaves for the next one, which tells from it what has changed."""
 
     table_uuid: str = Field(description="Identity of the table; a table that is created again has another one.")
-    snapshot_id: int | None = Field(default=None, description="Newest snapshot of main; none for a table without one.")
+    snapshot_id: SnapshotId | None = Field(
+        default=None, description="Newest snapshot of main; none for a table without one."
+    )
     sequence_number: int = Field(
         default=0, ge=0, description="Sequence number of the table's last commit, on any branch."
     )
@@ -70,7 +72,7 @@ class TableObservation(FrozenModel):
     writer: SnapshotWriter = Field(default_factory=SnapshotWriter, description="Who made the last change of rows.")
     added_rows: int | None = Field(default=None, description="Rows in files that were added since the look before.")
     added_files: int | None = Field(default=None, description="Data files that were added since the look before.")
-    new_snapshots: Items[int] | None = Field(
+    new_snapshots: Items[SnapshotId] | None = Field(
         default=None,
         description="Snapshots that changed rows since the look before, oldest first; none if that is not known: at "
         "the first look, after a rollback, or if the snapshots in between have expired.",

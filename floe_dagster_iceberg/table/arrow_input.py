@@ -184,6 +184,11 @@ def _from_pandas(frame: Any) -> pa.Table:
         _check_objects(str(name), column)
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
+    except OverflowError:
+        raise ValidationError(
+            "The pandas DataFrame cannot be converted: a column holds integers of more than 64 bits. Convert them, to "
+            "decimal.Decimal or text for instance."
+        ) from None
     except (pa.ArrowException, TypeError) as error:
         # The first part of Arrow's message shows a value, the last one names the column.
         is_safe = len(error.args) > 1 or not isinstance(error, pa.ArrowException)

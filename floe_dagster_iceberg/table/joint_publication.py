@@ -61,7 +61,7 @@ class _Part:
     @classmethod
     def of(cls, table: Table, branch: str, target: str) -> "_Part":
         if (ref := table.metadata.refs.get(branch)) is None:
-            raise errors.SnapshotNotFoundError(table_name(table), branch)
+            raise errors.SnapshotNotFoundError(table_name(table), branch, refs=table.metadata.refs)
         return cls(table, branch, target, ref.snapshot_id, new_snapshot_id())
 
     def stage(self, transaction: TableTransaction) -> Snapshot:

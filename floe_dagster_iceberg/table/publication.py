@@ -166,7 +166,7 @@ def stage_publication(
             _stage_removal(transaction, branch, removes=removes_branch)
             return snapshot
     if ref is None:
-        raise SnapshotNotFoundError(name, branch)
+        raise SnapshotNotFoundError(name, branch, refs=metadata.refs)
     _check_branches(transaction, branch, target, head_snapshot_id)
     work = _Publication.of(transaction.table, metadata, branch, target_head, ref.snapshot_id)
     if not work.commits:
@@ -193,7 +193,7 @@ def _check_branches(transaction: TableTransaction, branch: str, target: str, hea
         if each in refs and refs[each].snapshot_ref_type is not SnapshotRefType.BRANCH:
             raise ValidationError(f"'{each}' is a tag of '{name}', and tags do not move. Name a branch.", table=name)
     if target not in refs and target != MAIN_BRANCH:
-        raise SnapshotNotFoundError(name, target)
+        raise SnapshotNotFoundError(name, target, refs=refs)
     if head_snapshot_id is not None and refs[branch].snapshot_id != head_snapshot_id:
         raise CommitConflictError(
             name, attempts=1, reason=f"branch '{branch}' has moved since its rows were to be published"

@@ -4,12 +4,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from dagster import AssetCheckResult, AssetIn, AssetsDefinition, AssetSelection, asset, asset_check
+from dagster import AssetCheckResult, AssetIn, AssetsDefinition, AssetSelection, Output, asset, asset_check
 from support.io_results import shown
 from support.warehouse import Warehouse
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
-from floe_dagster_iceberg.errors import ValidationError
+from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
 
 pytestmark = pytest.mark.requirement("S2-FR-023", "S2-FR-038", "S2-FR-039")
 
@@ -116,6 +116,22 @@ def test_a_check_reads_the_branch_that_its_asset_was_written_to(warehouse: Wareh
     assert warehouse.rows("numbers") == [(1,)]
 
 
+def test_a_check_reads_the_branch_that_the_output_named(warehouse: Warehouse) -> None:
+    warehouse.run(numbers(warehouse, 1))
+
+    @asset(name="numbers")
+    def source() -> Output[Any]:
+        metadata = iceberg_settings(branch="audit", write_mode="overwrite")
+        return Output(warehouse.frame({"number": [2]}), metadata=metadata)
+
+    look, seen = checked(warehouse, source)
+
+    warehouse.run([source, look])
+
+    assert seen == [[2]]
+    assert warehouse.rows("numbers") == [(1,)]
+
+
 def test_an_input_reads_the_branch_of_its_asset_unless_it_names_another(warehouse: Warehouse) -> None:
     warehouse.run(numbers(warehouse, 1))
     source, seen = numbers(warehouse, 2, branch="audit", write_mode="overwrite"), dict[str, Any]()
@@ -166,3 +182,5 @@ def test_a_scan_takes_a_branch_or_a_tag(warehouse: Warehouse) -> None:
         warehouse.manager.scan("public.numbers", tag="audit")
     with pytest.raises(ValidationError, match="takes one of branch, tag"):
         warehouse.manager.scan("public.numbers", branch="audit", tag="monday")
+    with pytest.raises(SnapshotNotFoundError, match=r"no branch or tag 'adit'.* It has: audit, main, monday"):
+        warehouse.manager.scan("public.numbers", branch="adit")

@@ -406,7 +406,7 @@ def test_what_cannot_be_read_incrementally_is_refused_with_a_reason(arrow_wareho
     warehouse.manager.append(TABLE, one_order(1))
 
     gone = target(warehouse, settings={"branch": "gone"})
-    assert "has no snapshot 'gone'" in refused(warehouse, gone)
+    assert "has no branch or tag 'gone'" in refused(warehouse, gone)
 
     @asset(
         ins={"orders": AssetIn(metadata=iceberg_settings(changes="appends"))},

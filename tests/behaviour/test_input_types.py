@@ -218,7 +218,7 @@ def test_a_version_that_is_not_there_is_named(warehouse: Warehouse, numbers: Ass
 
     result = warehouse.run([numbers, report], selection=[report], raise_on_error=False)
 
-    assert "Table 'public.numbers' has no snapshot 'tuesday'" in failure_of(result, "report")
+    assert "Table 'public.numbers' has no branch or tag 'tuesday'" in failure_of(result, "report")
 
 
 def test_ops_have_annotations_and_settings_too(warehouse: Warehouse) -> None:

@@ -140,7 +140,7 @@ def test_what_cannot_be_read_is_refused_with_a_reason(arrow_warehouse: ArrowWare
         "elsewhere", changes="appends"
     )
     assert "appends" in refused("orders", changes="everything")
-    assert "has no snapshot 'gone'" in refused("orders", changes="appends", branch="gone")
+    assert "has no branch or tag 'gone'" in refused("orders", changes="appends", branch="gone")
     assert "leave out 'iceberg/tag'" in refused("orders", changes="appends", tag="monday")
     assert not warehouse.exists("copy")
 

@@ -44,7 +44,7 @@ EXAMPLES: list[tuple[FloeStorageError, dict[str, Any]]] = [
         errors.CommitOutcomeUnknownError(TABLE, snapshot_id=7, reason=REASON, files=["a", "b"]),
         {"snapshot_id": 7, "reason": REASON, "files": ("a", "b")},
     ),
-    (errors.SnapshotNotFoundError(TABLE, 7), {"snapshot": 7}),
+    (errors.SnapshotNotFoundError(TABLE, "v1", refs=["main", "dev"]), {"snapshot": "v1", "refs": ("dev", "main")}),
     (errors.RollbackError(TABLE, snapshot=7, reason=REASON), {"snapshot": 7, "reason": REASON}),
     (errors.AuditFailedError(TABLE, checks=["a"], branch="b"), {"checks": ("a",), "branch": "b"}),
     (errors.CompactionError("It failed. Try again.", table=TABLE), {}),

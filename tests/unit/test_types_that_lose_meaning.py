@@ -41,6 +41,7 @@ def extension(kind: pa.DataType, values: list[Any]) -> pa.Table:
         (lambda: extension(pa.fixed_shape_tensor(pa.int32(), [2]), [[1, 2]]), "arrow.fixed_shape_tensor"),
         (lambda: objects(1, "one"), "number, str"),
         (lambda: objects(1.5, *[True]), "bool, number"),
+        (lambda: objects(2**64), "more than 64 bits"),
         (lambda: objects("text", b"bytes"), "bytes, str"),
         (lambda: objects(date(2024, 1, 1), NAIVE), "date, datetime"),
         (lambda: objects(NAIVE, datetime(2024, 1, 1, tzinfo=UTC)), "without time zone"),

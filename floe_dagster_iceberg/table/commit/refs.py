@@ -258,5 +258,5 @@ def _snapshot(metadata: TableMetadata, table: str, snapshot_id: int | None) -> S
 
 def _ref(metadata: TableMetadata, table: str, name: str) -> SnapshotRef:
     if (ref := metadata.refs.get(name)) is None:
-        raise SnapshotNotFoundError(table, name)
+        raise SnapshotNotFoundError(table, name, refs=metadata.refs)
     return ref

@@ -280,7 +280,7 @@ def version_to_read(
         raise SnapshotNotFoundError(name, snapshot_id)
     if (known := ref or branch or tag) is not None and known != MAIN_BRANCH:
         if (found := table.metadata.refs.get(known)) is None:
-            raise SnapshotNotFoundError(name, known)
+            raise SnapshotNotFoundError(name, known, refs=table.metadata.refs)
         kind = found.snapshot_ref_type.value
         if known != ref and (known == branch) != (kind == "branch"):
             raise ValidationError(f"'{known}' of '{name}' is a {kind}. Read it with {kind}='{known}'.", table=name)

@@ -42,7 +42,7 @@ def test_files_are_imported_once(lake: CommandLine, source: Path) -> None:
     table = lake.table("shop.sales")
 
     assert (report["rows"], report["created"], report["executed"]) == (3, True, True)
-    assert report["snapshot_id"] == table.metadata.current_snapshot_id
+    assert report["snapshot_id"] == str(table.metadata.current_snapshot_id)
     assert sorted(table.scan().to_arrow()["region"].to_pylist()) == ["EU", "US", "US"]
     assert "has it already" in lake.run(*command, exit_code=1).stderr
     again = lake.json(*command, "--skip-existing")

@@ -3,14 +3,15 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from support.command_line import CommandLine
 
-from floe_dagster_iceberg.cli import reports
+from floe_dagster_iceberg.asset_settings import InputSettings
+from floe_dagster_iceberg.cli import importing, reports
 from floe_dagster_iceberg.cli.app import main
 
 TABLE = "bronze.events"
@@ -104,6 +105,34 @@ def test_snapshot_ids_are_text(lake: CommandLine, command: list[str]) -> None:
 
     assert str(lake.table(TABLE).metadata.current_snapshot_id) in found
     assert all(isinstance(snapshot_id, str) for snapshot_id in found)
+
+
+def models(base: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
+    """Every model of the package."""
+    for model in base.__subclasses__():
+        if model.__module__.startswith("floe_dagster_iceberg"):
+            yield model
+        yield from models(model)
+
+
+def test_every_model_writes_snapshot_ids_as_text() -> None:
+    ids = {
+        f"{model.__name__}.{name}": TypeAdapter(Annotated[field.annotation, *field.metadata, name])
+        for model in models()
+        for name, field in model.model_fields.items()
+        # Not what is given: requests to a catalog, which takes numbers, and settings.
+        if "snapshot_id" in name and not model.__name__.startswith("_") and model is not InputSettings
+    }
+
+    assert importing.ImportReport in models()
+    written = {name: json.dumps(adapter.json_schema(mode="serialization")) for name, adapter in ids.items()}
+    assert [name for name, schema in written.items() if "integer" in schema] == []
+
+
+def test_the_current_snapshot_has_its_branches_and_tags(lake: CommandLine) -> None:
+    lake.table(TABLE).manage_snapshots().create_tag(lake.table(TABLE).metadata.current_snapshot_id, "v1").commit()
+
+    assert [entry["snapshot"]["refs"] for entry in lake.json("tables")["tables"]] == [["main", "v1"]]
 
 
 def test_policy_values_are_there_as_numbers_too(lake: CommandLine) -> None:

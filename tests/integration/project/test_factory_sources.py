@@ -275,7 +275,9 @@ def test_the_folder_of_a_project_is_taken_whole(
 
 
 @pytest.mark.parametrize(
-    "given", ["orders", ["orders"], pytest, lambda: [orders]], ids=["text", "texts", "module", "call"]
+    "given",
+    ["orders", ["orders"], pytest, lambda: [orders], AssetKey("orders"), AssetSelection.all()],
+    ids=["text", "texts", "module", "call", "key", "selection"],
 )
 def test_what_is_no_asset_is_refused(given: Any) -> None:
     with pytest.raises(ValidationError, match=r"assets has a value of type \w+\. Give a list of assets"):
