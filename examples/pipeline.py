@@ -45,13 +45,18 @@ def _execute(
     ops: Mapping[str, Any] | None = None,
     log_level: str,
 ) -> dg.ExecuteInProcessResult:
-    tags = dict(zip(_RANGE, (days[0], days[-1]), strict=True)) if days else {}
+    tags = dict(zip(_RANGE, (days[0], days[-1]), strict=True)) if len(days) > 1 else {}
     config = {
         "loggers": {"console": {"config": {"log_level": log_level}}},
         "ops": {op: {"config": dict(values)} for op, values in (ops or {}).items()},
     }
     return job.execute_in_process(
-        run_config=config, instance=instance, asset_selection=assets, tags=tags, raise_on_error=False
+        run_config=config,
+        instance=instance,
+        asset_selection=assets,
+        partition_key=days[0] if len(days) == 1 else None,
+        tags=tags,
+        raise_on_error=False,
     )
 
 

@@ -82,10 +82,10 @@ class Report:
             for name in (branch, "main")
         )
         self._say(
-            f"{day} came incomplete at first: the audit rejected {rejected:,} departures, and main stayed as it was. "
-            f"Then {published:,} were published."
+            f"The audit rejected {day} with {rejected:,} departures and left main unchanged; all {published:,} were "
+            "published after the fix."
         )
-        self._console.print(f"     The rejected ones are on branch {branch} for a week.")
+        self._console.print(f"     The rejected rows stay on branch {branch} for a week.")
 
     def _show_incremental(self, flights: int) -> None:
         key = gold.flights_per_hour.key
@@ -93,8 +93,8 @@ class Report:
         read = second.asset_materialization.metadata if second.asset_materialization else {}
         days, rows = (read[name].value for name in (gold.DAYS_READ, gold.FLIGHTS_READ))
         self._say(
-            f"flights_per_hour read only what had changed in its second run: {days} of {len(self._calendar.days)} "
-            f"days, {rows:,} of {flights:,} flights."
+            f"In its second run, flights_per_hour read only the days of changed files: {days} of "
+            f"{len(self._calendar.days)}, with {rows:,} of {flights:,} flights."
         )
 
     def _show_carriers(self) -> None:

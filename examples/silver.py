@@ -14,6 +14,7 @@ from examples.columns import describe_columns
 from floe_dagster_iceberg import AuditedTable, audited_asset, not_null, unique
 
 ON_SPARK = "iceberg_spark_io_manager"
+IDENTIFYING = ("scheduled_hour", "carrier", "flight", "origin", "dest")
 FEWEST_FLIGHTS = 500
 
 
@@ -38,8 +39,8 @@ def every_day_is_complete(departures: AuditedTable) -> dg.AssetCheckResult:
 
 @audited_asset(
     checks=[
-        not_null("scheduled_hour", "carrier", "flight", "origin", "dest"),
-        unique("scheduled_hour", "carrier", "flight", "origin", "dest", name="departures_are_unique"),
+        not_null(*IDENTIFYING, name="no_null_in_keys"),
+        unique(*IDENTIFYING, name="departures_are_unique"),
         cancelled_flights_have_no_delay,
         every_day_is_complete,
     ],
@@ -73,7 +74,7 @@ def departures(raw: Any, weather: Any, planes: Any) -> Any:
     # Once bronze has the column, this table has it, too.
     notes = [name for name in ("note",) if name in raw.columns]
     return (
-        raw.dropDuplicates(["time_hour", "carrier", "flight", "origin", "dest"])
+        raw.dropDuplicates(["time_hour", *IDENTIFYING[1:]])
         .join(sky, ["origin", "time_hour"], "left")
         .join(f.broadcast(fleet), "tailnum", "left")
         .select(
