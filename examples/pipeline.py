@@ -160,7 +160,8 @@ class Pipeline:
         before = self._tables.load_table(DEPARTURES).metadata.current_snapshot_id
         result = _execute(self._instance, defs.resolve_job_def(job), log_level="CRITICAL", **choices)
         self.runs += 1
-        if all(check.passed for check in result.get_asset_check_evaluations()):
+        failed = {check.check_name for check in result.get_asset_check_evaluations() if not check.passed}
+        if silver.every_day_is_complete.__name__ not in failed or result.success:
             raise SystemExit(f"Run {result.run_id} was not rejected by the audit.")
         if self._tables.load_table(DEPARTURES).metadata.current_snapshot_id != before:
             raise SystemExit(f"Run {result.run_id} was rejected, but main has moved.")
