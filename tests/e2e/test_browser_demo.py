@@ -54,9 +54,9 @@ def test_a_day_that_the_audit_rejected_is_a_failed_run_that_says_why(page: Dagst
     said = page.tab.get_by_text("The rows for 'silver.departures' failed 1 check (every_day_is_complete)").first
     expect(said).to_contain_text("The rows are on branch 'floe-rejected-")
     # What follows are the paths of this machine.
-    trace = page.tab.get_by_text("Stack Trace:").first.bounding_box()
-    assert trace is not None
-    page.take_picture("audit", clip=FloatRect(x=205, y=0, width=995, height=trace["y"]))
+    end = page.sees("AuditFailedError").bounding_box()
+    assert end is not None
+    page.take_picture("audit", clip=FloatRect(x=241, y=0, width=959, height=end["y"] - 8))
 
 
 def test_the_checks_of_an_audit_show_the_day_that_was_cut_off(page: DagsterPage) -> None:
