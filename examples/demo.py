@@ -39,7 +39,7 @@ def main() -> None:
         pipeline = Pipeline(instance, resources.pyspark, progress, calendar)
         pipeline.build()
         changes = Care(instance, progress).maintain()
-        Report(console, calendar).show(changes)
+        Report(console, calendar, instance).show(changes)
     seconds = time.perf_counter() - started
     built = f"{pipeline.runs} runs" if pipeline.runs else "Everything was up to date"
     console.print(f"\n[bold]Done in {seconds:.0f} s.[/] {built}. Next:")

@@ -4,15 +4,18 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from examples.bars import draw_bars
-from examples.bronze import ALL_DAYS_IN_ONE_RUN, NEW_YORK_DAYS
+from examples.bronze import ALL_DAYS_IN_ONE_RUN, NEW_YORK_DAYS, in_new_york
 from examples.columns import describe_columns
 from examples.silver import ON_SPARK, departures
+from floe_dagster_iceberg import iceberg_settings
 
 LATE_MINUTES = 15
 FOG_MILES, HAZE_MILES = 1, 5
 REVIEWED = "reviewed"
+DAYS_READ, FLIGHTS_READ = "days read", "flights read"
 # The first day has no previous day.
 WITH_THE_DAY_BEFORE = dg.TimeWindowPartitionMapping(start_offset=-1, allow_nonexistent_upstream_partitions=True)
 
@@ -111,12 +114,18 @@ def weather_effect(flown: Any) -> Any:
 @dg.asset(
     key_prefix="gold",
     group_name="gold",
-    ins={"flights": dg.AssetIn(["bronze", "flights"], metadata={"iceberg/changes": "partitions"})},
-    metadata={"iceberg/upsert_keys": ["time_hour"], **describe_columns("time_hour flights")},
+    ins={
+        "flights": dg.AssetIn(
+            ["bronze", "flights"], metadata=iceberg_settings(changes="partitions", columns=["time_hour"])
+        )
+    },
+    metadata={**iceberg_settings(upsert_keys=["time_hour"]), **describe_columns("time_hour flights")},
     io_manager_key="iceberg_io_manager",
 )
-def flights_per_hour(flights: pa.Table) -> pa.Table:
-    """Planned departures per hour. Incremental: a run reads only the months in which something changed."""
+def flights_per_hour(context: dg.AssetExecutionContext, flights: pa.Table) -> pa.Table:
+    """Scheduled departures per hour. Incremental: a run reads only the days of files that have changed."""
+    days = pc.count_distinct(pc.floor_temporal(in_new_york(flights.column("time_hour")), unit="day"))
+    context.add_output_metadata({DAYS_READ: days.as_py(), FLIGHTS_READ: flights.num_rows})
     return flights.group_by("time_hour").aggregate([([], "count_all")]).rename_columns(["time_hour", "flights"])
 
 

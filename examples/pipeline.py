@@ -17,8 +17,8 @@ RAW = [bronze.flights.key, bronze.weather.key]
 PER_DAY = [silver.departures.key, gold.day_over_day.key]
 DEPARTURES = "silver.departures"
 NOTE = "most cancelled flights of the year"
+CUT_OFF_AFTER = 300
 
-_QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
 _RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 
 
@@ -31,13 +31,33 @@ def run_job(
     ops: Mapping[str, Any] | None = None,
 ) -> None:
     """Run a job in this process, optionally for a range of days; quiet unless it fails."""
-    tags = dict(zip(_RANGE, (days[0], days[-1]), strict=True)) if days else {}
-    config = {**_QUIET, "ops": {op: {"config": dict(values)} for op, values in (ops or {}).items()}}
-    result = job.execute_in_process(
-        run_config=config, instance=instance, asset_selection=assets, tags=tags, raise_on_error=False
-    )
+    result = _execute(instance, job, assets=assets, days=days, ops=ops, log_level="ERROR")
     if not result.success:
         raise SystemExit(f"Run {result.run_id} failed.")
+
+
+def _execute(
+    instance: dg.DagsterInstance,
+    job: dg.JobDefinition,
+    *,
+    assets: Sequence[dg.AssetKey] | None = None,
+    days: Sequence[str] = (),
+    ops: Mapping[str, Any] | None = None,
+    log_level: str,
+) -> dg.ExecuteInProcessResult:
+    tags = dict(zip(_RANGE, (days[0], days[-1]), strict=True)) if len(days) > 1 else {}
+    config = {
+        "loggers": {"console": {"config": {"log_level": log_level}}},
+        "ops": {op: {"config": dict(values)} for op, values in (ops or {}).items()},
+    }
+    return job.execute_in_process(
+        run_config=config,
+        instance=instance,
+        asset_selection=assets,
+        partition_key=days[0] if len(days) == 1 else None,
+        tags=tags,
+        raise_on_error=False,
+    )
 
 
 class Pipeline:
@@ -58,10 +78,13 @@ class Pipeline:
         self._reference_data()
         self._days(f"backfill of {len(history)} days: one run, one commit per table", RAW, history)
         self._one_by_one(f"{len(daily)} days: one run each", RAW, daily)
+        self._hours("gold: flights per hour, which reads everything in its first run")
         self._progress.headline("Silver and gold: join and aggregate (PySpark)")
         self._days(f"{len(history) + len(daily)} days: one run, one commit per table", PER_DAY, [*history, *daily])
         self._annotate_the_worst_day()
-        self._one_by_one(f"{len(watched)} days in all layers: one run each", [*RAW, *PER_DAY], watched)
+        *before, last = watched
+        self._one_by_one(f"{len(before)} days in all layers: one run each", [*RAW, *PER_DAY], before)
+        self._audit_the_last_day(last)
         self._pin_what_was_reviewed()
         self._answers()
 
@@ -113,6 +136,35 @@ class Pipeline:
                 ops={"bronze__flights": {"note": NOTE}},
             )
         return None
+
+    def _hours(self, title: str) -> None:
+        if self._is_there(gold.flights_per_hour.key):
+            return self._progress.up_to_date(title)
+        with self._progress.step(title):
+            self._run(answers.name, assets=[gold.flights_per_hour.key])
+        return None
+
+    def _audit_the_last_day(self, day: str) -> None:
+        """Load a day from a file that was cut off, which the audit rejects, and then from the complete one."""
+        if not self._missing([*RAW, *PER_DAY], [day]):
+            return self._progress.up_to_date(f"audit of {day}")
+        self._start_spark(PER_DAY)
+        with self._progress.step(f"{day}, from a file that was cut off: rejected by the audit"):
+            self._run_rejected(new_day.name, days=[day], ops={"bronze__flights": {"cut_off_after": CUT_OFF_AFTER}})
+        with self._progress.step(f"{day}, from the complete file: published"):
+            self._run(new_day.name, days=[day])
+        return None
+
+    def _run_rejected(self, job: str, **choices: Any) -> None:
+        """Run a job whose audit has to fail, without moving main."""
+        before = self._tables.load_table(DEPARTURES).metadata.current_snapshot_id
+        result = _execute(self._instance, defs.resolve_job_def(job), log_level="CRITICAL", **choices)
+        self.runs += 1
+        failed = {check.check_name for check in result.get_asset_check_evaluations() if not check.passed}
+        if silver.every_day_is_complete.__name__ not in failed or result.success:
+            raise SystemExit(f"Run {result.run_id} was not rejected by the audit.")
+        if self._tables.load_table(DEPARTURES).metadata.current_snapshot_id != before:
+            raise SystemExit(f"Run {result.run_id} was rejected, but main has moved.")
 
     def _pin_what_was_reviewed(self) -> None:
         if gold.REVIEWED not in self._tables.load_table(DEPARTURES).metadata.refs:

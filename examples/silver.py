@@ -1,4 +1,4 @@
-"""Silver: flights joined with weather and planes, deduplicated and typed, on Spark.
+"""Silver: flights joined with weather and planes, deduplicated and typed, on Spark, and audited.
 
 PySpark is imported inside the assets, so that the code location loads quickly and without Java.
 The inputs are DataFrames because the Spark IO manager loads them.
@@ -7,16 +7,43 @@ The inputs are DataFrames because the Spark IO manager loads them.
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from examples.bronze import ALL_DAYS_IN_ONE_RUN, NEW_YORK_DAYS
+from examples.bronze import ALL_DAYS_IN_ONE_RUN, NEW_YORK_DAYS, in_new_york
 from examples.columns import describe_columns
+from floe_dagster_iceberg import AuditedTable, audited_asset, not_null, unique
 
 ON_SPARK = "iceberg_spark_io_manager"
+IDENTIFYING = ("scheduled_hour", "carrier", "flight", "origin", "dest")
+FEWEST_FLIGHTS = 500
 
 
-@dg.asset(
+# The checks of the audit read with Arrow what Spark wrote, before anyone else can read it.
+def cancelled_flights_have_no_delay(departures: AuditedTable) -> dg.AssetCheckResult:
+    """Cancelled flights have no delay."""
+    rows = departures.scan(["cancelled", "departure_delay"])
+    delayed = rows.column("departure_delay").is_valid()
+    wrong = pc.sum(pc.and_(rows.column("cancelled"), delayed)).as_py() or 0
+    return dg.AssetCheckResult(passed=wrong == 0, metadata={"wrong": wrong, "rows": rows.num_rows})
+
+
+def every_day_is_complete(departures: AuditedTable) -> dg.AssetCheckResult:
+    """Every day has at least 500 flights; a file that was cut off has fewer."""
+    hours = in_new_york(departures.scan(["scheduled_hour"]).column("scheduled_hour"))
+    flights = pc.value_counts(pc.floor_temporal(hours, unit="day")).field("counts")
+    fewest = pc.min(flights).as_py() or 0
+    return dg.AssetCheckResult(
+        passed=fewest >= FEWEST_FLIGHTS, metadata={"days": len(flights), "fewest flights of a day": fewest}
+    )
+
+
+@audited_asset(
+    checks=[
+        not_null(*IDENTIFYING, name="no_null_in_keys"),
+        unique(*IDENTIFYING, name="departures_are_unique"),
+        cancelled_flights_have_no_delay,
+        every_day_is_complete,
+    ],
     key_prefix="silver",
     group_name="silver",
     partitions_def=NEW_YORK_DAYS,
@@ -47,7 +74,7 @@ def departures(raw: Any, weather: Any, planes: Any) -> Any:
     # Once bronze has the column, this table has it, too.
     notes = [name for name in ("note",) if name in raw.columns]
     return (
-        raw.dropDuplicates(["time_hour", "carrier", "flight", "origin", "dest"])
+        raw.dropDuplicates(["time_hour", *IDENTIFYING[1:]])
         .join(sky, ["origin", "time_hour"], "left")
         .join(f.broadcast(fleet), "tailnum", "left")
         .select(
@@ -70,11 +97,3 @@ def departures(raw: Any, weather: Any, planes: Any) -> Any:
             *notes,
         )
     )
-
-
-@dg.asset_check(asset=departures)
-def cancelled_flights_have_no_delay(departures: pa.Table) -> dg.AssetCheckResult:
-    """Cancelled flights have no delay. The check reads with Arrow what Spark wrote."""
-    delayed = departures.column("departure_delay").is_valid()
-    wrong = pc.sum(pc.and_(departures.column("cancelled"), delayed)).as_py() or 0
-    return dg.AssetCheckResult(passed=wrong == 0, metadata={"wrong": wrong, "rows": departures.num_rows})

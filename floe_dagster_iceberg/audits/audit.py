@@ -28,6 +28,7 @@ from floe_dagster_iceberg.io_managers.engines import Engine, SparkEngine, Staged
 from floe_dagster_iceberg.io_managers.managers import IcebergIOManagerBase, name_of, owner_of
 from floe_dagster_iceberg.io_managers.output import build_table_write, engine_for
 from floe_dagster_iceberg.models import SnapshotInfo, WriteMode
+from floe_dagster_iceberg.models.quantities import counted
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.commit.commit import commit, load_table_or_none, snapshot_id_for
 from floe_dagster_iceberg.table.commit.refs import create_ref, new_branch, remove_ref
@@ -36,6 +37,7 @@ from floe_dagster_iceberg.table.publication import publish
 from floe_dagster_iceberg.table.write.exactly_once import already_written
 from floe_dagster_iceberg.table.write.handover import HandoverProvider
 from floe_dagster_iceberg.table.write.write import TableWrite, TableWriteResult
+from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, describe_written
 
 AUDIT_PREFIX: Final = "floe-audit-"
 REJECTED_PREFIX: Final = "floe-rejected-"
@@ -173,7 +175,19 @@ class Audit:
         if table is not None and write.branch != MAIN_BRANCH and branch not in table.metadata.refs:
             _begin_in_environment(manager, table, write, branch)
         on_branch = replace(write, branch=branch)
-        result = engine.write(data, on_branch, lambda repair: output.log.warning(str(repair)))
+        # The snapshot's trace is that of the operation that writes it.
+        known = {
+            attrs.CATALOG: io_manager.iceberg.catalog_name,
+            **run_identity.describe_run(output),
+            **describe_table(write.table),
+            attrs.ENGINE: engine.name,
+        }
+        with run_identity.telemetry_of(output).operation("write_for_audit", known) as operation:
+            result = engine.write(data, on_branch, lambda repair: output.log.warning(str(repair)))
+            operation.set_attributes(describe_written(result.snapshot))
+            rows = counted(result.snapshot.added_records, "row")
+            already = ", written by an earlier attempt" if result.deduplicated else ""
+            operation.sentence = f"{write.table}: {rows} to check on branch '{branch}'{already}"
         return cls(io_manager, engine, write, branch, result)
 
     @property

@@ -10,6 +10,7 @@ from dagster import AssetsDefinition, ExecuteInProcessResult, StaticPartitionsDe
 from support.span_tree import SOME, SpanRecorder, SpanTree
 from support.warehouse import Warehouse
 
+from floe_dagster_iceberg import audited_asset, not_null
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 from floe_dagster_iceberg.io_managers.managers import IcebergIOManager, IcebergIOManagerBase
 from floe_dagster_iceberg.models import snapshot_properties
@@ -219,6 +220,27 @@ def test_a_snapshot_leads_to_its_trace_and_its_run(warehouse: Warehouse, recorde
     summary = warehouse.table("sales").metadata.current_snapshot().summary
     assert (summary[snapshot_properties.TRACE_ID], summary["dagster.run-id"]) == (trace_id, result.run_id)
     (materialization,) = result.asset_materializations_for_node("sales")
+    assert materialization.metadata["iceberg/trace_id"].value == trace_id
+
+
+@pytest.mark.requirement("S2-US7.1")
+def test_a_snapshot_of_an_audited_asset_leads_to_the_trace_of_its_write(
+    warehouse: Warehouse, recorder: SpanRecorder
+) -> None:
+    @audited_asset(checks=[not_null("region")], partitions_def=REGIONS, metadata={"partition_expr": "region"})
+    def sales() -> Any:
+        return warehouse.frame({"region": ["eu"], "amount": [1]})
+
+    result = warehouse.run(sales, "eu")
+
+    (written,) = recorder.named("iceberg.write_for_audit")
+    table = warehouse.table("sales").metadata
+    assert written.attributes["engine"] == warehouse.engine
+    assert written.attributes["dagster.run_id"] == result.run_id
+    assert written.attributes["snapshot.id"] == table.current_snapshot_id
+    (materialization,) = result.asset_materializations_for_node("sales")
+    trace_id = table.current_snapshot().summary[snapshot_properties.TRACE_ID]
+    assert trace_id in recorder.trace_ids()
     assert materialization.metadata["iceberg/trace_id"].value == trace_id
 
 

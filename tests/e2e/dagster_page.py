@@ -64,6 +64,13 @@ class DagsterPage:
         self.sees("departures")
         return FloatRect(x=400, y=115, width=1040, height=745)
 
+    def open_rejected_run(self, step: str) -> None:
+        """The events of a step in the run that the audit of the demo has rejected."""
+        query = '{runsOrError(filter: {pipelineName: "new_day", statuses: [FAILURE]}) {... on Runs {results {runId}}}}'
+        answer = self.tab.request.post(f"{self._address}/graphql", data={"query": query}).json()
+        [run] = answer["data"]["runsOrError"]["results"]
+        self.open(f"/runs/{run['runId']}?logs={quote(f'step:{step}')}")
+
     def take_picture(self, name: str, *, of: Locator | None = None, clip: FloatRect | None = None) -> None:
         """A screenshot for the README: of the page, or of a part of it."""
         IMAGES.mkdir(exist_ok=True)

@@ -46,6 +46,35 @@ def test_a_day_is_a_partition_with_rows_of_its_own(page: DagsterPage) -> None:
     page.take_picture("partitions", clip=FloatRect(x=240, y=0, width=960, height=800))
 
 
+def test_a_day_that_the_audit_rejected_is_a_failed_run_that_says_why(page: DagsterPage) -> None:
+    page.tab.set_viewport_size({"width": 1200, "height": 1040})
+    page.open_rejected_run("silver__departures")
+
+    page.sees("every_day_is_complete")
+    said = page.tab.get_by_text("The rows for 'silver.departures' failed 1 check (every_day_is_complete)").first
+    expect(said).to_contain_text("The rows are on branch 'floe-rejected-")
+    # What follows are the paths of this machine.
+    end = page.sees("AuditFailedError").bounding_box()
+    assert end is not None
+    page.take_picture("audit", clip=FloatRect(x=241, y=0, width=959, height=end["y"] - 8))
+
+
+def test_the_checks_of_an_audit_show_the_day_that_was_cut_off(page: DagsterPage) -> None:
+    page.open("/assets/silver/departures?view=checks&checkDetail=every_day_is_complete")
+
+    page.sees("fewest flights of a day")
+    page.sees("Passed")
+    page.sees("Execution history").click()
+    page.sees("Failed")
+
+
+def test_an_incremental_asset_shows_what_its_second_run_read(page: DagsterPage) -> None:
+    page.open("/assets/gold/flights_per_hour?view=events")
+
+    for text in ("days read", "flights read", "iceberg/changes"):
+        page.sees(text)
+
+
 @pytest.mark.parametrize(
     ("asset", "number"),
     [("gold/carrier_punctuality", "dagster/row_count"), ("iceberg_maintenance/compaction", "iceberg/files_before")],
