@@ -21,7 +21,7 @@ from support.servers.faults import HANG, RESET, Fault
 from support.servers.running import Servers
 from support.unreliable_catalog import Fate, UnreliableCatalog
 
-from floe_dagster_iceberg.errors import CommitConflictError, SnapshotNotFoundError, WriteError
+from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError, SnapshotNotFoundError, WriteError
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 TABLES = ["bronze.a", "bronze.b", "bronze.c"]
@@ -129,6 +129,51 @@ def test_a_lost_response_publishes_once(catalog: UnreliableCatalog, manager: Ice
     assert published(manager) == [True, True, True]
 
 
+def test_what_a_server_has_committed_in_part_is_completed(
+    catalog: UnreliableCatalog, manager: IcebergTableManager
+) -> None:
+    stage(manager, 1)
+    for table in TABLES:
+        manager.append(table, rows(2))
+    catalog.fates = ["lands in part"]
+
+    result = manager.publish_branches(TABLES, BRANCH)
+
+    assert not result.atomic
+    assert ids(manager) == [[0, 1, 2]] * 3
+
+
+def test_what_cannot_be_completed_is_said_to_be_partial(
+    catalog: UnreliableCatalog, manager: IcebergTableManager, place: Place
+) -> None:
+    stage(manager, 1)
+    manager.overwrite(TABLES[2], rows(5), branch=BRANCH)
+    catalog.fates = ["lands in part"]
+    with closing(place.connect()) as other:
+        rival = IcebergTableManager(other)
+        catalog.meanwhile = lambda: rival.append(TABLES[2], rows(6))
+
+        with pytest.raises(
+            WriteError, match=r"is published in 'bronze\.a', and not in 'bronze\.b', 'bronze\.c'.*Publish the branch again"
+        ):
+            manager.publish_branches(TABLES, BRANCH)
+
+    assert ids(manager) == [[0, 1], [0], [0, 6]]
+    assert published(manager) == [True, False, False]
+
+
+def test_a_refusal_after_a_lost_response_leaves_the_outcome_unknown(
+    catalog: UnreliableCatalog, manager: IcebergTableManager, place: Place
+) -> None:
+    stage(manager, 1)
+    catalog.fates = ["is lost before it landed"]
+    with closing(place.connect()) as other:
+        catalog.meanwhile = lambda: IcebergTableManager(other).remove_ref(TABLES[1], BRANCH)
+
+        with pytest.raises(CommitOutcomeUnknownError):
+            manager.publish_branches(TABLES, BRANCH)
+
+
 def test_a_refused_commit_leaves_no_file(
     catalog: UnreliableCatalog, manager: IcebergTableManager, place: Place
 ) -> None:
@@ -180,7 +225,7 @@ def test_a_second_call_completes_what_another_catalog_has_begun(
 
     plain.meanwhile = break_off
     with pytest.raises(
-        WriteError, match=r"is published in bronze\.a, and not in 'bronze\.b'.*Publish the branch again"
+        WriteError, match=r"is published in 'bronze\.a', and not in 'bronze\.b', 'bronze\.c'.*Publish the branch again"
     ):
         one_by_one.publish_branches(TABLES, BRANCH)
     plain.meanwhile = lambda: None
