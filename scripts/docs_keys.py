@@ -135,6 +135,7 @@ SNAPSHOT: Final = {
     snapshots.ASSET_KEY: "The asset.",
     snapshots.PARTITION_KEY: "The partition, or the first and the last of a range.",
     snapshots.IDEMPOTENCY_KEY: "Identifies the write; a retry finds it and writes nothing.",
+    snapshots.WRITE_MODE: "`overwrite` or `upsert`; missing for appends.",
     snapshots.SOURCE_SNAPSHOT_ID: "Iceberg's own: the snapshot of a branch whose changes were published.",
     snapshots.ENVIRONMENT: "The [environment](../publishing.md#environments) whose run wrote it.",
     snapshots.TRACE_ID: "Id of the OpenTelemetry trace.",

@@ -352,8 +352,12 @@ class _Publication:
             changes,
             operation=changes.operation,
             snapshot_id=snapshot_id,
-            # As a cherry-pick of Iceberg's Java has it, whose expiry keeps the files of such a source.
-            snapshot_properties={**snapshot_properties, properties.SOURCE_SNAPSHOT_ID: str(self.head.snapshot_id)},
+            snapshot_properties={
+                **_shared_properties(self.commits),
+                **snapshot_properties,
+                # As a cherry-pick of Iceberg's Java has it, whose expiry keeps the files of such a source.
+                properties.SOURCE_SNAPSHOT_ID: str(self.head.snapshot_id),
+            },
             branch=target,
         )
         if ours.removed:
@@ -383,12 +387,29 @@ def _since(newest_first: Sequence[Snapshot], fork: Snapshot | None) -> list[Snap
     return after[::-1]
 
 
+def _shared_properties(commits: Sequence[Snapshot]) -> dict[str, str]:
+    """What the snapshot of a replay says of the writes in it, by which the next publication finds the same work."""
+    shared = dict[str, str]()
+    for name in (properties.ASSET_KEY, properties.ENVIRONMENT, properties.WRITE_MODE):
+        found = {summary_property(each, name) for each in commits}
+        if len(found) == 1 and (value := found.pop()) is not None:
+            shared[name] = value
+    keys = [summary_property(each, properties.PARTITION_KEY) for each in commits]
+    given = [key for key in dict.fromkeys(keys) if key is not None]
+    if len(given) == len(set(keys)):
+        shared[properties.PARTITION_KEY] = ",".join(given)
+    return shared
+
+
 def _same_work(ours: Snapshot, theirs: Snapshot) -> bool:
-    """Whether one asset wrote a partition on both sides: its rows would be there twice."""
+    """Whether one asset wrote the same rows on both sides: they would be there twice."""
     asset_keys = {summary_property(each, properties.ASSET_KEY) for each in (ours, theirs)}
     keys = [summary_property(each, properties.PARTITION_KEY) for each in (ours, theirs)]
-    if len(asset_keys) > 1 or None in asset_keys or None in keys:
+    if len(asset_keys) > 1 or None in asset_keys:
         return False
+    if None in keys:
+        # What an append adds is meant to be there beside other rows.
+        return summary_property(ours, properties.WRITE_MODE) is not None
     one, other = (set(str(key).split(",")) for key in keys)
     # Long lists are abbreviated, so what they hold is unknown.
     return not one.isdisjoint(other) or any("..." in str(key) for key in keys)

@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 
 import pyarrow as pa
 import pytest
+from pyiceberg.serializers import FromInputFile
+from sqlalchemy import create_engine, text
 from support.lake import Lake
 from support.place import Place, empty_place
 from support.rival_writer import QUICK
@@ -251,7 +254,8 @@ def worker(place: Place, folder: Path) -> "Iterator[subprocess.Popen[str]]":
     saved = folder / "place.pickle"
     saved.write_bytes(pickle.dumps(place))
     command = [sys.executable, "-m", "support.publishing_worker", str(saved), ",".join(TABLES), BRANCH]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    here = Path(__file__).resolve().parents[2]
+    process = subprocess.Popen(command, cwd=here, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
@@ -260,13 +264,68 @@ def worker(place: Place, folder: Path) -> "Iterator[subprocess.Popen[str]]":
         process.stdout and process.stdout.close()
 
 
+class Looker(Thread):
+    """A reader that looks at all tables of a SQL catalog all the time, each time at one point in time.
+
+    Attributes:
+        looks: How often it has looked.
+    """
+
+    _QUESTION = text("SELECT metadata_location FROM iceberg_tables WHERE table_namespace = 'bronze' ORDER BY table_name")
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(daemon=True)
+        self._engine, self._seen, self._is_over = create_engine(uri), set[tuple[str, ...]](), Event()
+        self.looks = 0
+
+    def run(self) -> None:
+        with self._engine.connect() as connection:
+            while not self._is_over.wait(0.001):
+                self._seen.add(tuple(connection.execute(self._QUESTION).scalars()))
+                connection.rollback()
+                self.looks += 1
+
+    def take(self) -> set[tuple[str, ...]]:
+        """The metadata files of all tables in every version of the whole that it has seen since."""
+        seen, self._seen = self._seen, set()
+        return seen
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self.join(60)
+        self._engine.dispose()
+
+
+def rows_of_main(manager: IcebergTableManager, location: str) -> str:
+    """The number of rows of main in one version of a table."""
+    metadata = FromInputFile.table_metadata(manager.load_table(TABLES[0]).io.new_input(location))
+    snapshot = metadata.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    return snapshot.summary.additional_properties["total-records"]
+
+
+@contextmanager
+def looking(place: Place) -> Iterator[Looker | None]:
+    """A reader; none of REST catalogs, which have no request for several tables at one point in time."""
+    if place.catalog_type != "sql":
+        yield None
+        return
+    looker = Looker(place.catalog_config["uri"])
+    looker.start()
+    try:
+        yield looker
+    finally:
+        looker.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.lakes
 def test_killed_at_any_point_all_tables_are_published_or_none(
     manager: IcebergTableManager, place: Place, tmp_path: Path
 ) -> None:
     trials, finished, chance = 100, 0, random.Random(7)  # noqa: S311 - chooses when to kill
-    with worker(place, tmp_path) as process:
+    with worker(place, tmp_path) as process, looking(place) as looker:
         assert process.stdin is not None
         assert process.stdout is not None
         for number in range(1, trials + 1):
@@ -284,7 +343,11 @@ def test_killed_at_any_point_all_tables_are_published_or_none(
             if not state[0]:
                 manager.publish_branches(TABLES, BRANCH)
             assert ids(manager) == [list(range(number + 1))] * 3
+            for locations in looker.take() if looker is not None else ():
+                seen = [rows_of_main(manager, location) for location in locations]
+                assert len(set(seen)) == 1, f"trial {number}: a reader saw {seen}"
 
+    assert looker is None or looker.looks > trials
     assert 0 < finished < trials, "the kills came only before or only after the commit"
 
 
