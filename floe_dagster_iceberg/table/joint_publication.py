@@ -123,9 +123,7 @@ def publish_together(
     if joint is None and len(parts) > 1:
         return _publish_one_by_one(parts, budget, through)
     if joint is None:
-        return PublicationResult(
-            branch=branch, atomic=True, tables=[_publish(part, budget, through) for part in parts]
-        )
+        return PublicationResult(branch=branch, atomic=True, tables=[_publish(part, budget, through) for part in parts])
     work = _JointCommit(parts, joint, budget)
     published = work.run()
     return PublicationResult(branch=branch, atomic=not work.was_partial, tables=published)

@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
 
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_all_entries, read_manifests
 from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
 from floe_dagster_iceberg._pyiceberg.transaction import (
     TableTransaction,
@@ -270,7 +271,7 @@ class _Publication:
         ours = list(history_of(metadata, head))
         shared = {snapshot.snapshot_id for snapshot in theirs}
         fork = next((snapshot for snapshot in ours if snapshot.snapshot_id in shared), None)
-        if fork is None and any(each[-1].parent_snapshot_id is not None for each in (ours, theirs) if each):
+        if fork is None and not all(_is_whole(table, each) for each in (ours, theirs)):
             raise ValidationError(
                 f"Branch '{name}' of '{table_name(table)}' cannot be published: the snapshot where it began has "
                 "expired, so its changes are unknown. Write them again on a new branch.",
@@ -375,6 +376,20 @@ class _Publication:
             reason=f"rows that branch '{self.name}' replaced have changed on '{target}' since it began; write them "
             "again on a new branch",
         )
+
+
+def _is_whole(table: Table, newest_first: Sequence[Snapshot]) -> bool:
+    """Whether no snapshot of a history has expired: those that are left added all files of the newest one."""
+    if not newest_first:
+        return True
+    # PyIceberg removes the parent's id when the parent expires, other clients do not.
+    if newest_first[-1].parent_snapshot_id is not None:
+        return False
+    entries = (
+        entry for each in read_all_entries(read_manifests(newest_first[0], table.io), table.io) for entry in each
+    )
+    live = {entry.data_file.file_path for entry in entries}
+    return live == _NetChanges.of(table, newest_first[::-1]).added.keys()
 
 
 def _since(newest_first: Sequence[Snapshot], fork: Snapshot | None) -> list[Snapshot]:

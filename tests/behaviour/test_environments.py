@@ -233,7 +233,7 @@ def test_rows_that_a_new_asset_wrote_on_both_sides_are_a_conflict(
     preview.run(numbers(preview, 1, **settings))
     warehouse.run(numbers(warehouse, 1, **settings))
 
-    with pytest.raises(CommitConflictError, match="public.numbers"):
+    with pytest.raises(CommitConflictError, match=r"public\.numbers"):
         IcebergEnvironments(warehouse.manager).publish("pr-12")
 
     assert warehouse.rows("numbers") == [(1,)]

@@ -11,10 +11,10 @@ from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
+from support.place import Place
 
 from floe_dagster_iceberg.models import IcebergTableManagerConfig
 from floe_dagster_iceberg.table.manager import IcebergTableManager
-from support.place import Place
 
 TABLES = ("shop.orders", "shop.totals")
 DAY = date(2026, 1, 5)

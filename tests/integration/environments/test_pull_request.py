@@ -40,9 +40,7 @@ class Project:
     def __init__(self, place: Place, catalog: Catalog, instance: DagsterInstance) -> None:
         self.place, self.catalog, self.instance = place, catalog, instance
 
-    def run(
-        self, days: Sequence[str], *, price: int, environment: str | None = None
-    ) -> ExecuteInProcessResult:
+    def run(self, days: Sequence[str], *, price: int, environment: str | None = None) -> ExecuteInProcessResult:
         iceberg = self.place.iceberg(environment=environment)
         return materialize(
             assets_at(price),

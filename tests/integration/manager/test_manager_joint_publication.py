@@ -24,7 +24,12 @@ from support.servers.faults import HANG, RESET, Fault
 from support.servers.running import Servers
 from support.unreliable_catalog import Fate, UnreliableCatalog
 
-from floe_dagster_iceberg.errors import CommitConflictError, CommitOutcomeUnknownError, SnapshotNotFoundError, WriteError
+from floe_dagster_iceberg.errors import (
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    SnapshotNotFoundError,
+    WriteError,
+)
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 TABLES = ["bronze.a", "bronze.b", "bronze.c"]
@@ -157,7 +162,8 @@ def test_what_cannot_be_completed_is_said_to_be_partial(
         catalog.meanwhile = lambda: rival.append(TABLES[2], rows(6))
 
         with pytest.raises(
-            WriteError, match=r"is published in 'bronze\.a', and not in 'bronze\.b', 'bronze\.c'.*Publish the branch again"
+            WriteError,
+            match=r"is published in 'bronze\.a', and not in 'bronze\.b', 'bronze\.c'.*Publish the branch again",
         ):
             manager.publish_branches(TABLES, BRANCH)
 
@@ -271,7 +277,9 @@ class Looker(Thread):
         looks: How often it has looked.
     """
 
-    _QUESTION = text("SELECT metadata_location FROM iceberg_tables WHERE table_namespace = 'bronze' ORDER BY table_name")
+    _QUESTION = text(
+        "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = 'bronze' ORDER BY table_name"
+    )
 
     def __init__(self, uri: str) -> None:
         super().__init__(daemon=True)
