@@ -57,6 +57,9 @@ AUDIT: Final = {
     "iceberg/rows_before": "Of `row_count_change_within`: rows that readers see now.",
     "iceberg/error": "If the check raised an error: its type.",
 }
+ENVIRONMENT_JOBS: Final = {
+    "iceberg/atomic": "Of a publication: whether readers saw all tables move at once.",
+}
 FAILURE: Final = {
     "iceberg/error": "Type of the error; see [Troubleshooting](../troubleshooting.md).",
     "iceberg/retryable": "Whether Dagster may retry it.",

@@ -307,3 +307,7 @@ def test_an_audited_asset_publishes_to_the_branch_of_its_environment(warehouse: 
     assert on_branch(warehouse, "numbers", "main") == [2]
     assert counts == [None, None, 1, 2]
     assert {name.partition("-")[0] for name in table.metadata.refs} == {"main", "env", "floe"}
+
+    IcebergEnvironments(warehouse.manager).drop("pr-12")
+
+    assert warehouse.table("numbers").metadata.refs.keys() == {"main"}
