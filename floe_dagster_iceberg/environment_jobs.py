@@ -48,12 +48,7 @@ def build_environment_definitions(
     keys = {key for key in (iceberg_resource_key, spark_resource_key) if key is not None}
 
     def build_job(suffix: str, description: str, work: Work, *, moves_main: bool = False) -> dg.JobDefinition:
-        @dg.op(
-            name=f"{name}_{suffix}",
-            description=description,
-            required_resource_keys=keys,
-            out=dg.Out(dg.Nothing),  # type: ignore[arg-type]
-        )
+        @dg.op(name=f"{name}_{suffix}", description=description, required_resource_keys=keys, out=dg.Out(dg.Nothing))
         def run(context: dg.OpExecutionContext, config: EnvironmentConfig) -> None:
             iceberg: IcebergResource = getattr(context.resources, iceberg_resource_key)
             source = iceberg if spark_resource_key is None else getattr(context.resources, spark_resource_key)

@@ -96,9 +96,12 @@ class Appender:
 
     def stop(self) -> None:
         """Stop it; `rows` is then all that it has committed."""
-        rest, _ = self._process.communicate(timeout=60)
-        self.rows += [appending_worker.row_of(int(line)) for line in rest.split()]
-        assert self._process.returncode == 0
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        with self._process.stdout as lines:
+            self.rows += [appending_worker.row_of(int(line)) for line in lines]
+        assert self._process.wait(60) == 0
 
 
 def assets_at(price: int) -> list[AssetsDefinition]:
