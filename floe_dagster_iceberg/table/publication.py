@@ -34,6 +34,7 @@ from floe_dagster_iceberg.errors import (
 )
 from floe_dagster_iceberg.models import snapshot_properties as properties
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
+from floe_dagster_iceberg.table.changes.cursors import cursor_key
 from floe_dagster_iceberg.table.changes.plan import SnapshotChanges
 from floe_dagster_iceberg.table.commit.commit import (
     NEWEST_FORMAT_OF_PYICEBERG,
@@ -413,11 +414,23 @@ def _shared_properties(commits: Sequence[Snapshot]) -> dict[str, str]:
     given = [key for key in dict.fromkeys(keys) if key is not None]
     if len(given) == len(set(keys)):
         shared[properties.PARTITION_KEY] = ",".join(given)
+    for each in commits:
+        # Oldest first: the last one says how far other tables were read.
+        shared |= _cursors_of(each)
     return shared
+
+
+def _cursors_of(snapshot: Snapshot) -> dict[str, str]:
+    prefix, summary = cursor_key(""), snapshot.summary
+    found = {} if summary is None else summary.additional_properties
+    return {name: value for name, value in found.items() if name.startswith(prefix)}
 
 
 def _same_work(ours: Snapshot, theirs: Snapshot) -> bool:
     """Whether one asset wrote the same rows on both sides: they would be there twice."""
+    if _cursors_of(ours).keys() & _cursors_of(theirs).keys():
+        # Both have read the changes of a table, from where the branch began.
+        return True
     asset_keys = {summary_property(each, properties.ASSET_KEY) for each in (ours, theirs)}
     keys = [summary_property(each, properties.PARTITION_KEY) for each in (ours, theirs)]
     if len(asset_keys) > 1 or None in asset_keys:
