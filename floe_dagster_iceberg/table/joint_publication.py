@@ -84,6 +84,12 @@ class _Part:
         history = history_of(metadata, metadata.snapshot_by_name(self.target))
         return any(each.snapshot_id in (self.snapshot_id, self.head_snapshot_id) for each in history)
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the branch stands where it stood, as last seen."""
+        ref = self.table.metadata.refs.get(self.branch)
+        return ref is not None and ref.snapshot_id == self.head_snapshot_id
+
     def result(self, published: Snapshot) -> PublishedTable:
         return PublishedTable(
             table=table_name(self.table),
@@ -181,7 +187,8 @@ class _JointCommit:
     """One commit of several tables: planned, sent, planned again when another writer was faster.
 
     A server may break its promise to commit all tables or none: Iceberg's reference implementation writes one after
-    the other. So each table is looked at after a failure, and files are deleted only of those that it is not in.
+    the other, and leaves out, without an error, a table that another writer has just changed. So each table is looked
+    at afterwards, and files are deleted only of those that have not got the changes.
 
     Attributes:
         was_partial: Whether some tables were seen with the changes, and others without.
@@ -210,7 +217,7 @@ class _JointCommit:
             with self._after_lost_response() if response_lost else nullcontext():
                 transactions = [TableTransaction(part.table) for part in self._parts]
                 published = self._stage(transactions)
-                failure = self._send(transactions)
+                failure = self._send(transactions) or self._find_left_out(transactions)
             if failure is None:
                 return [part.result(each) for part, each in zip(self._parts, published, strict=True)]
             response_lost = response_lost or isinstance(failure, _NO_RESPONSE)
@@ -268,6 +275,17 @@ class _JointCommit:
                 self._discard(transactions)
             raise
         return None
+
+    def _find_left_out(self, transactions: Sequence[TableTransaction]) -> errors.FloeStorageError | None:
+        """The failure of a commit that succeeded, and that some of its tables have not got."""
+        if not any(transaction.changes_anything for transaction in transactions):
+            return None
+        try:
+            self._look_at_tables()
+        except errors.FloeStorageError as gone:
+            raise self._unknown(str(gone.details.get("reason", type(gone).__name__))) from gone
+        names = ", ".join(table_name(part.table) for part in self._parts if part.is_untouched)
+        return errors.CommitConflictError(names, attempts=1, reason="the server left it out") if names else None
 
     def _look(self, transactions: Sequence[TableTransaction], failure: errors.FloeStorageError) -> None:
         """Load the newest versions; the manifests of an attempt that was refused, and is not there, are deleted."""

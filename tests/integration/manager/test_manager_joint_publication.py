@@ -137,13 +137,14 @@ def test_a_lost_response_publishes_once(catalog: UnreliableCatalog, manager: Ice
     assert published(manager) == [True, True, True]
 
 
+@pytest.mark.parametrize("fate", ["lands in part", "lands in part without an error"])
 def test_what_a_server_has_committed_in_part_is_completed(
-    catalog: UnreliableCatalog, manager: IcebergTableManager
+    catalog: UnreliableCatalog, manager: IcebergTableManager, fate: Fate
 ) -> None:
     stage(manager, 1)
     for table in TABLES:
         manager.append(table, rows(2))
-    catalog.fates = ["lands in part"]
+    catalog.fates = [fate]
 
     result = manager.publish_branches(TABLES, BRANCH)
 
