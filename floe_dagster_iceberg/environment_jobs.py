@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 from pydantic import Field
 
+from floe_dagster_iceberg.environments import environment_name
 from floe_dagster_iceberg.errors import FloeStorageError, ValidationError
 from floe_dagster_iceberg.failures import to_failure
 from floe_dagster_iceberg.resources import IcebergResource
@@ -125,7 +126,7 @@ def _diff(environments: "IcebergEnvironments", name: str) -> Metadata:
 def _publish(environments: "IcebergEnvironments", name: str) -> Metadata:
     result = environments.publish(name)
     return {
-        "iceberg/environment": dg.MetadataValue.text(name),
+        "iceberg/environment": dg.MetadataValue.text(environment_name(name)),
         "iceberg/atomic": dg.MetadataValue.bool(result.atomic),
         "iceberg/results": _table(
             # JSON has no integers that long.

@@ -34,6 +34,15 @@ def make_preview(manager: IcebergTableManager, *tables: str) -> None:
         manager.overwrite(table, rows_of(1, days=1), branch=BRANCH)
 
 
+def append_on_both_sides(manager: IcebergTableManager) -> None:
+    """A preview of one commit, and four more of production since it began."""
+    make_orders(manager)
+    manager.append(ORDERS, rows_of(0, days=1))
+    manager.append(ORDERS, rows_of(1, days=1), branch=BRANCH)
+    for batch in range(2, 6):
+        manager.append(ORDERS, rows_of(batch, days=1))
+
+
 def plan(manager: IcebergTableManager, by: MaintenancePolicy, after: timedelta) -> MaintenancePlan:
     return TableMaintenance(manager, clock=lambda: later(after)).plan(EXPIRY, ORDERS, by)
 
@@ -132,11 +141,7 @@ def test_maintenance_deletes_nothing_that_a_live_environment_needs(upkeep: Upkee
 
 
 def test_an_old_environment_can_still_be_published(manager: IcebergTableManager) -> None:
-    make_orders(manager)
-    manager.append(ORDERS, rows_of(0, days=1))
-    manager.append(ORDERS, rows_of(1, days=1), branch=BRANCH)
-    for batch in range(2, 6):
-        manager.append(ORDERS, rows_of(batch, days=1))
+    append_on_both_sides(manager)
     expire(manager, policy(), after=20 * DAY)
 
     IcebergEnvironments(manager).publish("pr-12")
@@ -145,11 +150,7 @@ def test_an_old_environment_can_still_be_published(manager: IcebergTableManager)
 
 
 def test_past_the_age_of_cursors_an_environment_holds_back_only_its_own_rows(manager: IcebergTableManager) -> None:
-    make_orders(manager)
-    manager.append(ORDERS, rows_of(0, days=1))
-    manager.append(ORDERS, rows_of(1, days=1), branch=BRANCH)
-    for batch in range(2, 6):
-        manager.append(ORDERS, rows_of(batch, days=1))
+    append_on_both_sides(manager)
     preview = content(manager, ref=BRANCH)
 
     expire(manager, policy(), after=40 * DAY)
