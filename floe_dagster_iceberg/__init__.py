@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from floe_dagster_iceberg.audits.table import AuditedTable
     from floe_dagster_iceberg.catch_up import build_catch_up_sensor
+    from floe_dagster_iceberg.environment_jobs import build_environment_definitions
     from floe_dagster_iceberg.factory import IcebergBundle, create_iceberg_resources
     from floe_dagster_iceberg.io_managers.create import create_io_manager, create_io_manager_from_artifacts
     from floe_dagster_iceberg.io_managers.managers import ArrowIcebergIOManager, IcebergIOManager, SparkIcebergIOManager
@@ -56,6 +57,7 @@ _HOMES = {
     "build_catch_up_sensor": "catch_up",
     "accepted_values": "audits.checks",
     "audited_asset": "audits.asset",
+    "build_environment_definitions": "environment_jobs",
     "build_health_checks": "maintenance.health_checks",
     "build_iceberg_observations": "observations.definitions",
     "build_maintenance_definitions": "maintenance.definitions",
@@ -89,6 +91,7 @@ __all__ = [
     "accepted_values",
     "audited_asset",
     "build_catch_up_sensor",
+    "build_environment_definitions",
     "build_health_checks",
     "build_iceberg_observations",
     "build_maintenance_definitions",

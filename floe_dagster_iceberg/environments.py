@@ -9,6 +9,8 @@ from floe_dagster_iceberg.errors import ValidationError
 
 BRANCH_PREFIX: Final = "env-"
 """Of the branches of environments."""
+INTERNAL_PREFIX: Final = "floe-"
+"""Of branches that the package makes for itself, such as those of audits."""
 AUTO: Final = "auto"
 """The environment of the Dagster+ branch deployment that the process runs in; none elsewhere."""
 GIT_BRANCH: Final = "DAGSTER_CLOUD_GIT_BRANCH"

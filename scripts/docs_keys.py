@@ -57,6 +57,9 @@ AUDIT: Final = {
     "iceberg/rows_before": "Of `row_count_change_within`: rows that readers see now.",
     "iceberg/error": "If the check raised an error: its type.",
 }
+ENVIRONMENT_JOBS: Final = {
+    "iceberg/atomic": "Of a publication: whether readers saw all tables move at once.",
+}
 FAILURE: Final = {
     "iceberg/error": "Type of the error; see [Troubleshooting](../troubleshooting.md).",
     "iceberg/retryable": "Whether Dagster may retry it.",
@@ -136,6 +139,7 @@ SNAPSHOT: Final = {
     snapshots.ASSET_KEY: "The asset.",
     snapshots.PARTITION_KEY: "The partition, or the first and the last of a range.",
     snapshots.IDEMPOTENCY_KEY: "Identifies the write; a retry finds it and writes nothing.",
+    snapshots.WRITE_MODE: "`overwrite` or `upsert`; missing for appends.",
     snapshots.SOURCE_SNAPSHOT_ID: "Iceberg's own: the snapshot of a branch whose changes were published.",
     snapshots.ENVIRONMENT: "The [environment](../publishing.md#environments) whose run wrote it.",
     snapshots.TRACE_ID: "Id of the OpenTelemetry trace.",

@@ -260,6 +260,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "compute": _of_model(artifacts.SparkSettings),
     "default schedules": lambda: _table(("section", "default schedule"), _schedule_rows()),
     "audit metadata": _of_pairs("key", keys.AUDIT),
+    "environment metadata": _of_pairs("key", keys.ENVIRONMENT_JOBS),
     "environment": _of_pairs("variable", keys.ENVIRONMENT),
     "environment of other projects": _of_pairs("variable", keys.FOREIGN_ENVIRONMENT),
     "executor": _of_model(ExecutorSettings),

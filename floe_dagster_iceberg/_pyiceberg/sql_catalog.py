@@ -27,7 +27,7 @@ from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 from floe_dagster_iceberg._pyiceberg.file_io import with_shared_clients
 from floe_dagster_iceberg._pyiceberg.metadata_errors import read_metadata
-from floe_dagster_iceberg._pyiceberg.transaction import TableChange, apply_updates, delete_quietly
+from floe_dagster_iceberg._pyiceberg.transaction import TableChange, apply_updates, delete_quietly, outdated_snapshots
 from floe_dagster_iceberg.models.identifiers import join_parts
 
 _CREATE_ATTEMPTS = 10
@@ -187,7 +187,8 @@ class FloeSqlCatalog(SqlCatalog):
         # In one order, so that two such commits do not wait for each other for ever.
         for table, requirements, updates in sorted(changes, key=lambda change: change.table.name()):
             current = self.load_table(table.name())
-            staged.append((current, self._update_and_stage_table(current, table.name(), requirements, updates)))
+            with outdated_snapshots():
+                staged.append((current, self._update_and_stage_table(current, table.name(), requirements, updates)))
         for _, new in staged:
             self._write_metadata(new.metadata, new.io, new.metadata_location)
         try:

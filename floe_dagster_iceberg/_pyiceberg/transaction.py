@@ -2,7 +2,7 @@
 # ruff: noqa: SLF001 - private parts are what this folder is for
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Final, Literal, NamedTuple, Protocol, cast
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
@@ -91,13 +91,28 @@ def commits_together(catalog: Catalog) -> JointCommits | None:
     return joint if getattr(catalog, "commits_tables_together", False) else None
 
 
+@contextmanager
+def outdated_snapshots() -> Iterator[None]:
+    """Raise a conflict for a snapshot whose sequence number was taken by a commit to another branch meanwhile.
+
+    No requirement is about that, and PyIceberg finds it when it adds the snapshot to the newest metadata.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if "Cannot add snapshot with sequence number" not in str(error):
+            raise
+        raise CommitFailedException("Requirement failed: another branch has changed") from error
+
+
 class TableTransaction(StagedTransaction):
     """Changes to one existing table, committed together, once."""
 
     def commit_once(self) -> None:
         """Send what is staged to the catalog as one commit, without retrying."""
         _, requirements, updates = self.to_change()
-        self._table._do_commit(updates=updates, requirements=requirements)
+        with outdated_snapshots():
+            self._table._do_commit(updates=updates, requirements=requirements)
 
     def to_change(self) -> TableChange:
         """What is staged, for a commit that may include other tables."""

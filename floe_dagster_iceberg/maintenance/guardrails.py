@@ -7,7 +7,7 @@ from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
 from floe_dagster_iceberg.models import ExpiryPolicy, Guardrail, OrphanPolicy
-from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE, MIN_ORPHAN_AGE
+from floe_dagster_iceberg.models.maintenance import MIN_ENVIRONMENT_AGE, MIN_EXPIRY_AGE, MIN_ORPHAN_AGE
 from floe_dagster_iceberg.models.quantities import format_duration
 from floe_dagster_iceberg.plugins.base import GC_ENABLED, deletes_files
 from floe_dagster_iceberg.table.names import table_name
@@ -35,6 +35,13 @@ def check_expiry(table: Table, policy: ExpiryPolicy) -> None:
             Guardrail.GOVERNANCE_RETENTION,
             policy.max_age < floor,
             f"max_age {age} is below the {format_duration(floor)} that governance demands; raise it",
+        )
+    if (environment_age := policy.max_environment_age) is not None:
+        guardrails.refuse_if(
+            Guardrail.ENVIRONMENT_AGE,
+            environment_age < MIN_ENVIRONMENT_AGE,
+            f"max_environment_age of {format_duration(environment_age)} is below "
+            f"{format_duration(MIN_ENVIRONMENT_AGE)}, so environments in use would be dropped; raise it",
         )
     guardrails.refuse_without_gc()
 

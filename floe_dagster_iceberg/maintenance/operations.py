@@ -8,12 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from floe_dagster_iceberg import models, telemetry
+from floe_dagster_iceberg.environments import environment_of
 from floe_dagster_iceberg.errors import CommitConflictError, FloeStorageError, UnsupportedMetadataError
 from floe_dagster_iceberg.maintenance.side_by_side import progress_in_callers_thread
 from floe_dagster_iceberg.models import HealthTier, MaintenanceOperation, MaintenancePolicy, MaintenanceStatus
 from floe_dagster_iceberg.models.identifiers import split_parts
 from floe_dagster_iceberg.secrets import describe_failure
-from floe_dagster_iceberg.table.selection import TableReaders
+from floe_dagster_iceberg.table.selection import EnvironmentActivity, IdleEnvironments, TableReaders
 from floe_dagster_iceberg.telemetry import Operation, attributes as attrs, traced
 from floe_dagster_iceberg.telemetry.metrics import set_health
 
@@ -85,6 +86,7 @@ class TableMaintenance:
         self._manager, self._spark, self._clock = manager, spark, clock
         self._progress = None if progress is None else progress_in_callers_thread(progress)
         self._lock, self._readers = threading.Lock(), TableReaders(manager)
+        self._environments = EnvironmentActivity(manager)
         self._snapshot_properties = dict(snapshot_properties or {})
         self._telemetry = manager.telemetry
 
@@ -189,7 +191,19 @@ class TableMaintenance:
         loaded = self._manager.load_table(table)
         is_expiry = operation is MaintenanceOperation.SNAPSHOT_EXPIRY
         readers = self._readers.readers_of(loaded) if is_expiry else ()
-        return Task(loaded, operation, policy, self._clock(), has_spark=self._spark is not None, readers=readers)
+        now, max_age = self._clock(), policy.expiry.max_environment_age
+        idle = IdleEnvironments()
+        if is_expiry and max_age is not None and any(map(environment_of, loaded.metadata.refs)):
+            idle = self._environments.idle_since(int((now - max_age).timestamp() * 1000))
+        return Task(
+            loaded,
+            operation,
+            policy,
+            now,
+            has_spark=self._spark is not None,
+            readers=readers,
+            idle_environments=idle,
+        )
 
     def _measure(
         self, table: "Table", policy: MaintenancePolicy, tier: HealthTier, *, planned_for: "Task | None" = None

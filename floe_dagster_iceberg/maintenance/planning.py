@@ -1,13 +1,14 @@
 """Plans of the operations: what would be done to a table and why, or why not. Planning changes nothing."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from pyiceberg.manifest import FileFormat
 from pyiceberg.table import Table
 
+from floe_dagster_iceberg.environments import environment_of
 from floe_dagster_iceberg.errors import EngineCapabilityError, MaintenanceRefusedError
 from floe_dagster_iceberg.maintenance import guardrails
 from floe_dagster_iceberg.maintenance.task import Planned, Task
@@ -96,8 +97,8 @@ def plan_snapshot_expiry(task: Task) -> Planned:
         guardrails.check_expiry(table, policy)
     except MaintenanceRefusedError as refused:
         return task.blocked(str(refused))
-    forecast = forecast_expiry(table, policy, task.now, task.manifests, readers=task.readers)
-    held = _held_by_readers(task)
+    forecast = forecast_expiry(table, policy, task.now, task.manifests, retention=task.retention)
+    held = f"{_held_by_readers(task)}{_kept_environments(task)}"
     expired, refs, files = forecast.plan.snapshot_ids, forecast.plan.refs, forecast.files
     if not expired and not refs and not forecast.old_metadata.files:
         return task.nothing(
@@ -116,11 +117,14 @@ def plan_snapshot_expiry(task: Task) -> Planned:
     total_bytes = sum(file.size_bytes for file in files)
     going = f"{len(expired):,} of {counted(len(table.metadata.snapshots), 'snapshot')}"
     named = f" and {counted(len(refs), 'branch or tag', 'branches or tags')} past their age" if refs else ""
+    if dropped := _environments(task, refs):
+        named += f" (environment {', '.join(dropped)})"
     plan = task.plan(
         PlanReason.RECOMMENDED,
         f"Expire {going}{named}, and delete {counted(len(files), 'file')} ({format_bytes(total_bytes)}).{held}",
         engine=choice.engine,
         snapshots=len(expired),
+        refs=refs,
         files=[file.location for file in files],
         input_bytes=total_bytes,
     )
@@ -129,16 +133,12 @@ def plan_snapshot_expiry(task: Task) -> Planned:
 
 def _held_by_readers(task: Task) -> str:
     """Which snapshots stay only for incremental readers, as a further sentence of a plan."""
-    from floe_dagster_iceberg.table.maintenance.expire_files import to_retention  # noqa: PLC0415 - see above
     from floe_dagster_iceberg.table.maintenance.expiry import plan_expiry  # noqa: PLC0415 - see above
 
     if not task.readers:
         return ""
-    policy, name = task.policy.expiry, table_name(task.table)
-    plans = [
-        plan_expiry(task.table.metadata, to_retention(policy, task.now, table=name, readers=readers))
-        for readers in ((), task.readers)
-    ]
+    policy, retention = task.policy.expiry, task.retention
+    plans = [plan_expiry(task.table.metadata, each) for each in (replace(retention, read_up_to=()), retention)]
     held = len(plans[0].snapshot_ids) - len(plans[1].snapshot_ids)
     if not held:
         return ""
@@ -147,6 +147,20 @@ def _held_by_readers(task: Task) -> str:
         f" {counted(held, 'snapshot')} more {'is' if held == 1 else 'are'} kept for incremental readers ({readers}), "
         f"until max_cursor_age ({format_duration(policy.max_cursor_age)}) or '{Guardrail.READER_CURSORS}' in overrides."
     )
+
+
+def _environments(task: Task, refs: Sequence[str]) -> list[str]:
+    """The environments whose branches go because they are idle."""
+    names = (environment_of(ref) for ref in refs)
+    return [name for name in names if name is not None and name in task.idle_environments.names]
+
+
+def _kept_environments(task: Task) -> str:
+    """Why no environment is dropped although the policy says so, as a further sentence of a plan."""
+    unknown, policy = task.idle_environments.unknown_because, task.policy.expiry
+    if policy.max_environment_age is None or unknown is None:
+        return ""
+    return f" No environment is dropped, because {unknown}, where one may be in use."
 
 
 def plan_manifest_rewrite(task: Task) -> Planned:

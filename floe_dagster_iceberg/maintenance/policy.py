@@ -24,7 +24,7 @@ _NEVER_MS: Final = 100 * 365 * 86_400_000
 # Table properties that maintenance itself writes, such as the time of its last run.
 _LAST_RUN_PREFIX: Final = f"{snapshot_properties.MAINTENANCE_PREFIX}last-"
 # Settings of a run, or that a table's own properties must not decide.
-_NOT_OF_A_TABLE: Final = ("tables", "dry_run", "budget.", "expiry.governance_min_age")
+_NOT_OF_A_TABLE: Final = ("tables", "dry_run", "budget.", "expiry.governance_min_age", "expiry.max_environment_age")
 
 
 @cache

@@ -101,7 +101,7 @@ class TaskRunner:
         )
 
     def _expire(self, task: Task) -> MaintenanceResult:
-        from floe_dagster_iceberg.table.maintenance.expire_files import expire, to_retention  # noqa: PLC0415 - only expiry needs it
+        from floe_dagster_iceberg.table.maintenance.expire_files import expire  # noqa: PLC0415 - only expiry needs it
 
         policy = task.policy.expiry
         # Snapshots are chosen again for each commit: a branch or tag may need them by then.
@@ -110,7 +110,7 @@ class TaskRunner:
             policy,
             task.now,
             self._manager.budget,
-            retention=to_retention(policy, task.now, table=str(task.identifier), readers=task.readers),
+            retention=task.retention,
             progress=self._progress,
             read=task.manifests,
         )

@@ -308,7 +308,9 @@ def _describe_work(result: MaintenanceResult) -> str:
     match result.operation:
         case MaintenanceOperation.SNAPSHOT_EXPIRY:
             left = f" {counted(len(result.files_left), 'file')} could not be deleted." if result.files_left else ""
-            return f"{counted(result.snapshots_expired, 'snapshot')} expired, {removed} deleted.{left}"
+            refs = () if result.plan is None else result.plan.refs
+            dropped = f" Branches and tags past their age: {', '.join(refs)}." if refs else ""
+            return f"{counted(result.snapshots_expired, 'snapshot')} expired, {removed} deleted.{left}{dropped}"
         case MaintenanceOperation.ORPHAN_FILES:
             return f"{removed} moved to quarantine or deleted from it."
         case MaintenanceOperation.MANIFESTS:

@@ -7,13 +7,17 @@ from typing import Any, TypeVar, assert_never
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
+from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
+from floe_dagster_iceberg.environments import environment_of
 from floe_dagster_iceberg.errors import CommitConflictError, CompactionError
 from floe_dagster_iceberg.maintenance.task import Task
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenancePlan, MaintenanceResult
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
+from floe_dagster_iceberg.spark.committer import SparkCommitter
 from floe_dagster_iceberg.spark.procedures import ProcedureResult, SparkProcedures, SparkProvider
-from floe_dagster_iceberg.table.commit.commit import CommitBudget
-from floe_dagster_iceberg.table.maintenance.expire_files import delete_old_metadata, to_retention
+from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit
+from floe_dagster_iceberg.table.commit.refs import remove_ref
+from floe_dagster_iceberg.table.maintenance.expire_files import delete_old_metadata
 from floe_dagster_iceberg.table.maintenance.expiry import ExpiryPlan, Retention, plan_expiry
 from floe_dagster_iceberg.table.maintenance.last_run import bytes_added_since, last_run_property
 from floe_dagster_iceberg.table.names import table_name
@@ -33,7 +37,7 @@ class SparkRun:
         snapshot_properties: Mapping[str, str],
     ) -> None:
         self._task, self._table, self._budget, self._progress = task, task.table, budget, progress
-        self._identifier = task.identifier
+        self._identifier, self._provider = task.identifier, provider
         self._procedures = SparkProcedures(provider(), task.table.catalog.name, snapshot_properties)
 
     def run(self, plan: MaintenancePlan) -> MaintenanceResult:
@@ -109,7 +113,8 @@ class SparkRun:
 
     def _expire(self, plan: MaintenancePlan) -> MaintenanceResult:
         policy, table = self._task.policy.expiry, self._table
-        retention = to_retention(policy, self._task.now, table=str(self._identifier), readers=self._task.readers)
+        retention = self._task.retention
+        self._drop_idle_environments(retention)
         expired, deleted, statement = 0, 0, None
         # The metadata gets smaller with each batch, so the loop ends.
         while True:
@@ -134,7 +139,7 @@ class SparkRun:
         as_planned = deleted + old.files == plan.input_files
         return self._task.result(
             MaintenanceEngine.SPARK,
-            done=bool(expired or old.files),
+            done=bool(expired or old.files or plan.refs),
             files_removed=deleted + old.files,
             # The procedure reports no bytes. The plan's are right if it deleted as many files.
             bytes_removed=plan.input_bytes if as_planned else old.total_bytes,
@@ -150,6 +155,19 @@ class SparkRun:
             files_removed=files_removed,
             **work,
         )
+
+    def _drop_idle_environments(self, retention: Retention) -> None:
+        """Remove their branches; the procedure knows only the maximum age of a branch."""
+
+        def stage(transaction: TableTransaction) -> None:
+            metadata = transaction.table_metadata
+            for name in plan_expiry(metadata, retention).refs:
+                if environment_of(name) in retention.idle_environments:
+                    remove_ref(transaction, table_name(self._table), name)
+
+        if retention.idle_environments:
+            with translate_errors(self._table.catalog.name, table=table_name(self._table)):
+                commit(self._table, stage, budget=self._budget, through=lambda: SparkCommitter(self._provider))
 
     def _expire_batch(self, retention: Retention) -> tuple[ExpiryPlan, ProcedureResult | None]:
         """Plan on the table's current metadata, and expire those snapshots."""

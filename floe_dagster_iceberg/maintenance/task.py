@@ -1,7 +1,7 @@
 """One operation on one table, and what planning reads of the table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,11 @@ from floe_dagster_iceberg.table.maintenance.compaction_plan import (
 )
 from floe_dagster_iceberg.table.maintenance.last_run import last_run
 from floe_dagster_iceberg.table.names import table_name, to_identifier
+from floe_dagster_iceberg.table.selection import IdleEnvironments
 
 if TYPE_CHECKING:
     # A run is about one operation, and loads what that one needs.
+    from floe_dagster_iceberg.table.maintenance.expiry import Retention
     from floe_dagster_iceberg.table.maintenance.manifests import ManifestGroups
     from floe_dagster_iceberg.table.maintenance.orphan_files import OrphanSearch
     from floe_dagster_iceberg.table.maintenance.unreferenced_files import ReadManifests
@@ -50,7 +52,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Task:
-    """One operation on one table; ages are counted from `now`. An expiry knows the table's incremental readers."""
+    """One operation on one table; ages are counted from `now`.
+
+    An expiry knows the table's incremental readers, and the environments that the policy drops.
+    """
 
     table: Table
     operation: MaintenanceOperation
@@ -58,6 +63,7 @@ class Task:
     now: datetime
     has_spark: bool = False
     readers: Sequence[TableReader] = ()
+    idle_environments: IdleEnvironments = field(default_factory=IdleEnvironments)
 
     @cached_property
     def identifier(self) -> models.TableIdentifier:
@@ -81,6 +87,19 @@ class Task:
     def file_groups(self) -> list[FileGroup]:
         """The data files worth rewriting, found once for the plan, its execution and the health before."""
         return plan_groups(self.live.changes, self.table.metadata, self.strategy, self.limits)
+
+    @cached_property
+    def retention(self) -> "Retention":
+        """Which snapshots, branches and tags an expiry keeps."""
+        from floe_dagster_iceberg.table.maintenance.expire_files import to_retention  # noqa: PLC0415 - only expiry needs it
+
+        return to_retention(
+            self.policy.expiry,
+            self.now,
+            table=str(self.identifier),
+            readers=self.readers,
+            idle_environments=self.idle_environments.names,
+        )
 
     @cached_property
     def manifests(self) -> "ReadManifests":

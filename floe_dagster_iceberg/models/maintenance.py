@@ -17,6 +17,7 @@ MAX_TARGET_FILE_SIZE_BYTES: Final = 1024 * MIB
 DEFAULT_TARGET_FILE_SIZE_BYTES: Final = 128 * MIB
 MIN_EXPIRY_AGE: Final = timedelta(days=1)
 MIN_ORPHAN_AGE: Final = timedelta(days=3)
+MIN_ENVIRONMENT_AGE: Final = timedelta(days=1)
 MAX_ORPHAN_SHARE: Final = 0.2
 
 # Blanks only in backticks: text with blanks is more often a list in the wrong place than another tool's name.
@@ -107,6 +108,7 @@ class Guardrail(StrEnum):
     EXPIRY_AGE = "expiry_age"
     GOVERNANCE_RETENTION = "governance_retention"
     READER_CURSORS = "reader_cursors"
+    ENVIRONMENT_AGE = "environment_age"
     GC_DISABLED = "gc_disabled"
     ORPHAN_AGE = "orphan_age"
     ORPHAN_SHARE = "orphan_share"
@@ -190,7 +192,13 @@ class ExpiryPolicy(OperationPolicy):
     """Which snapshots expire: those older than `max_age`, outside the newest, and without a branch or tag."""
 
     guardrails: ClassVar[frozenset[Guardrail]] = frozenset(
-        {Guardrail.EXPIRY_AGE, Guardrail.GOVERNANCE_RETENTION, Guardrail.READER_CURSORS, Guardrail.GC_DISABLED}
+        {
+            Guardrail.EXPIRY_AGE,
+            Guardrail.GOVERNANCE_RETENTION,
+            Guardrail.READER_CURSORS,
+            Guardrail.ENVIRONMENT_AGE,
+            Guardrail.GC_DISABLED,
+        }
     )
 
     max_age: Duration[timedelta] = Field(
@@ -205,7 +213,14 @@ class ExpiryPolicy(OperationPolicy):
     max_cursor_age: Duration[timedelta] = Field(
         default=timedelta(days=30),
         ge=timedelta(0),
-        description="How long changes that an incremental reader has not read yet are kept for it.",
+        description="How long changes that an incremental reader has not read yet are kept for it, and those that an "
+        "environment is published on top of.",
+    )
+    max_environment_age: Duration[timedelta | None] = Field(
+        default=None,
+        ge=timedelta(0),
+        description="Age of the newest snapshot of an environment, in any of its tables, at which its branches are "
+        "dropped; at least 1 day. They are kept if not given.",
     )
     delete_files: bool = Field(
         default=True, description="Whether files that no remaining snapshot references are deleted too."
@@ -220,6 +235,17 @@ class ExpiryPolicy(OperationPolicy):
             raise ValueError(
                 f"max_age of {format_duration(self.max_age)} is below the floor of {format_duration(MIN_EXPIRY_AGE)}: "
                 "running readers would lose their snapshot. Raise it, or name 'expiry_age' in expiry.overrides"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_environment_age_floor(self) -> Self:
+        age = self.max_environment_age
+        if age is not None and age < MIN_ENVIRONMENT_AGE and Guardrail.ENVIRONMENT_AGE not in self.overrides:
+            raise ValueError(
+                f"max_environment_age of {format_duration(age)} is below the floor of "
+                f"{format_duration(MIN_ENVIRONMENT_AGE)}: environments in use would be dropped. Raise it, or name "
+                "'environment_age' in expiry.overrides"
             )
         return self
 

@@ -100,6 +100,7 @@ class MaintenancePlan(FrozenModel):
     table_bytes: int = Field(default=0, ge=0, description="Bytes of the whole table.")
     partitions: int = Field(default=0, ge=0, description="Partitions that would be worked on.")
     snapshots: int = Field(default=0, ge=0, description="Snapshots that would expire.")
+    refs: Items[str] = Field(default=(), description="Branches and tags that would be removed.")
     files: Items[str] = Field(default=(), description="Files that would be rewritten or removed.")
     input_bytes: int = Field(default=0, ge=0, description="Bytes of those files.")
     output_files: int = Field(default=0, ge=0, description="Files that would be written, estimated.")

@@ -8,6 +8,8 @@ ASSET_KEY: Final = "dagster.asset-key"
 PARTITION_KEY: Final = "dagster.partition-key"
 
 IDEMPOTENCY_KEY: Final = "floe.idempotency-key"
+WRITE_MODE: Final = "floe.write-mode"
+"""Of writes that replace or upsert rows; an overwrite that finds no row to replace looks like an append otherwise."""
 TRACE_ID: Final = "floe.trace-id"
 ENVIRONMENT: Final = "floe.environment"
 """The environment whose run wrote the snapshot; missing for those of production."""

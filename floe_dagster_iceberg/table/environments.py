@@ -1,6 +1,7 @@
 """The environments of a catalog, which are branches `env-<name>` of its tables: list, compare, publish, drop."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from pydantic import AwareDatetime, Field
@@ -10,10 +11,10 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_all_entries, read_manifests
-from floe_dagster_iceberg._pyiceberg.transaction import history_of
-from floe_dagster_iceberg.environments import branch_of, environment_name, environment_of
-from floe_dagster_iceberg.errors import NoSuchTableError, ValidationError
-from floe_dagster_iceberg.models import SnapshotInfo
+from floe_dagster_iceberg._pyiceberg.transaction import history_of, summary_property
+from floe_dagster_iceberg.environments import INTERNAL_PREFIX, branch_of, environment_name, environment_of
+from floe_dagster_iceberg.errors import NoSuchTableError, SnapshotNotFoundError, ValidationError
+from floe_dagster_iceberg.models import SnapshotInfo, snapshot_properties
 from floe_dagster_iceberg.models.base import FrozenModel, Items, nearest
 from floe_dagster_iceberg.table.joint_publication import PublicationResult
 from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -120,7 +121,10 @@ class IcebergEnvironments:
         """
         name, tables = self._find(name)
         for table in tables:
-            self._manager.remove_ref(table, branch_of(name))
+            for ref in (branch_of(name), *_branches_of_audits(table, name)):
+                # Another process may have dropped it, and the environment must not be left half dropped.
+                with suppress(SnapshotNotFoundError, NoSuchTableError):
+                    self._manager.remove_ref(table, ref)
         return DroppedEnvironment(
             name=name, tables=[table_name(table) for table in tables], empty_tables=_without_rows(tables)
         )
@@ -146,6 +150,16 @@ class IcebergEnvironments:
             except NoSuchTableError:
                 # Dropped since they were listed.
                 continue
+
+
+def _branches_of_audits(table: Table, name: str) -> list[str]:
+    """Branches on which audits of an environment have left rows: rejected ones, and those of killed processes."""
+    heads = {
+        ref: table.metadata.snapshot_by_name(ref) for ref in table.metadata.refs if ref.startswith(INTERNAL_PREFIX)
+    }
+    return [
+        ref for ref, head in heads.items() if head and summary_property(head, snapshot_properties.ENVIRONMENT) == name
+    ]
 
 
 def _without_rows(tables: Sequence[Table]) -> list[str]:

@@ -5,7 +5,8 @@ tables move one after the other; the branches that are left are the journal, and
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg import errors
-from floe_dagster_iceberg._pyiceberg.transaction import JointCommits, TableTransaction, commits_together
+from floe_dagster_iceberg._pyiceberg.transaction import JointCommits, TableTransaction, commits_together, history_of
 from floe_dagster_iceberg.models.base import FrozenModel, Items, SnapshotId
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.commit.commit import (
@@ -74,6 +75,21 @@ class _Part:
             head_snapshot_id=self.head_snapshot_id,
         )
 
+    @property
+    def has_landed(self) -> bool:
+        """Whether the table has the changes, as last seen."""
+        metadata = self.table.metadata
+        if self.branch in metadata.refs:
+            return False
+        history = history_of(metadata, metadata.snapshot_by_name(self.target))
+        return any(each.snapshot_id in (self.snapshot_id, self.head_snapshot_id) for each in history)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the branch stands where it stood, as last seen."""
+        ref = self.table.metadata.refs.get(self.branch)
+        return ref is not None and ref.snapshot_id == self.head_snapshot_id
+
     def result(self, published: Snapshot) -> PublishedTable:
         return PublishedTable(
             table=table_name(self.table),
@@ -104,7 +120,7 @@ def publish_together(
         CommitConflictError: A target has changed rows that the branch replaced, or others won too often; nothing was
             changed.
         CommitOutcomeUnknownError: The catalog became unreachable: all tables may have been published, or none.
-        WriteError: The catalog cannot publish several tables at once, and some of them are published.
+        WriteError: The catalog has not published all tables at once, and some of them are published.
     """
     parts = [_Part.of(table, branch, target) for table in tables]
     if not parts:
@@ -113,10 +129,10 @@ def publish_together(
     if joint is None and len(parts) > 1:
         return _publish_one_by_one(parts, budget, through)
     if joint is None:
-        published = [_publish(part, budget, through) for part in parts]
-    else:
-        published = _JointCommit(parts, joint, budget).run()
-    return PublicationResult(branch=branch, atomic=True, tables=published)
+        return PublicationResult(branch=branch, atomic=True, tables=[_publish(part, budget, through) for part in parts])
+    work = _JointCommit(parts, joint, budget)
+    published = work.run()
+    return PublicationResult(branch=branch, atomic=not work.was_partial, tables=published)
 
 
 def _publish(part: _Part, budget: CommitBudget, through: CommitterProvider | None) -> PublishedTable:
@@ -151,45 +167,83 @@ def _publish_one_by_one(
         except errors.FloeStorageError as error:
             if not done:
                 raise
-            moved = ", ".join(each.table for each in done)
-            raise errors.WriteError(
-                f"Branch '{part.branch}' is published in {moved}, and not in '{table_name(part.table)}' and those "
-                f"after it: {error} This catalog cannot publish tables at once. Publish the branch again to complete "
-                "it.",
-                table=table_name(part.table),
-            ) from error
+            raise _partial(parts, len(done), error, "This catalog cannot publish tables at once.") from error
     return PublicationResult(branch=parts[0].branch, atomic=False, tables=done)
 
 
+def _partial(
+    landed_first: Sequence[_Part], landed: int, error: errors.FloeStorageError, cause: str
+) -> errors.WriteError:
+    """The error of a publication of which some tables have landed."""
+    names = [f"'{table_name(part.table)}'" for part in landed_first]
+    return errors.WriteError(
+        f"Branch '{landed_first[0].branch}' is published in {', '.join(names[:landed])}, and not in "
+        f"{', '.join(names[landed:])}: {error} {cause} Publish the branch again to complete it.",
+        table=table_name(landed_first[landed].table),
+    )
+
+
 class _JointCommit:
-    """One commit of several tables: planned, sent, planned again when another writer was faster."""
+    """One commit of several tables: planned, sent, planned again when another writer was faster.
+
+    A server may break its promise to commit all tables or none: Iceberg's reference implementation writes one after
+    the other, and leaves out, without an error, a table that another writer has just changed. So each table is looked
+    at afterwards, and files are deleted only of those that have not got the changes.
+
+    Attributes:
+        was_partial: Whether some tables were seen with the changes, and others without.
+    """
 
     def __init__(self, parts: Sequence[_Part], catalog: JointCommits, budget: CommitBudget) -> None:
         self._parts, self._catalog, self._budget = parts, catalog, budget
         self._name = ", ".join(table_name(part.table) for part in parts)
+        self.was_partial = False
 
     def run(self) -> list[PublishedTable]:
-        attempts, waited = 0, 0.0
+        try:
+            return self._run()
+        except errors.FloeStorageError as error:
+            in_order = sorted(self._parts, key=lambda part: not part.has_landed)
+            landed = sum(part.has_landed for part in in_order)
+            if not landed or isinstance(error, errors.CommitOutcomeUnknownError):
+                raise
+            raise _partial(in_order, landed, error, "The server has not committed all tables at once.") from error
+
+    def _run(self) -> list[PublishedTable]:
+        attempts, waited, response_lost = 0, 0.0, False
         while True:
             attempts += 1
             planned_on = self._versions()
-            transactions = [TableTransaction(part.table) for part in self._parts]
-            published = self._stage(transactions)
-            failure = self._send(transactions)
+            with self._after_lost_response() if response_lost else nullcontext():
+                transactions = [TableTransaction(part.table) for part in self._parts]
+                published = self._stage(transactions)
+                failure = self._send(transactions) or self._find_left_out(transactions)
             if failure is None:
                 return [part.result(each) for part, each in zip(self._parts, published, strict=True)]
+            response_lost = response_lost or isinstance(failure, _NO_RESPONSE)
             wait = self._budget.wait_seconds(attempts)
             time.sleep(wait)
             waited += wait
             self._look(transactions, failure)
             spent = not self._budget.allows(attempts, waited)
             if isinstance(failure, errors.ValidationError) and (spent or planned_on == self._versions()):
-                raise failure
-            if spent and not self._has_landed():
+                with self._after_lost_response() if response_lost else nullcontext():
+                    raise failure
+            if spent and not all(part.has_landed for part in self._parts):
                 raise self._exhausted(failure, attempts) from failure
 
     def _versions(self) -> list[str]:
         return [part.table.metadata_location for part in self._parts]
+
+    @contextmanager
+    def _after_lost_response(self) -> Iterator[None]:
+        """Report any failure but a conflict as unknown: an earlier attempt may have landed."""
+        try:
+            yield
+        except errors.CommitConflictError:
+            raise
+        except errors.FloeStorageError as error:
+            raise self._unknown(type(error).__name__) from error
 
     def _stage(self, transactions: Sequence[TableTransaction]) -> list[Snapshot]:
         """Stage every table; of one that has the changes already, after a lost response, nothing."""
@@ -199,7 +253,8 @@ class _JointCommit:
                 with translate_errors(part.table.catalog.name, table=table_name(part.table)):
                     published.append(part.stage(transaction))
         except BaseException:
-            _discard(transactions)
+            for transaction in transactions:
+                transaction.discard_metadata_files()
             raise
         return published
 
@@ -214,32 +269,49 @@ class _JointCommit:
         except (*_REFUSALS, *_NO_RESPONSE) as failure:
             return failure
         except errors.FloeStorageError:
-            _discard(transactions)
+            # Files of tables that cannot be looked at stay.
+            with suppress(errors.FloeStorageError):
+                self._look_at_tables()
+                self._discard(transactions)
             raise
         return None
+
+    def _find_left_out(self, transactions: Sequence[TableTransaction]) -> errors.FloeStorageError | None:
+        """The failure of a commit that succeeded, and that some of its tables have not got."""
+        if not any(transaction.changes_anything for transaction in transactions):
+            return None
+        try:
+            self._look_at_tables()
+        except errors.FloeStorageError as gone:
+            raise self._unknown(str(gone.details.get("reason", type(gone).__name__))) from gone
+        names = ", ".join(table_name(part.table) for part in self._parts if part.is_untouched)
+        return errors.CommitConflictError(names, attempts=1, reason="the server left it out") if names else None
 
     def _look(self, transactions: Sequence[TableTransaction], failure: errors.FloeStorageError) -> None:
         """Load the newest versions; the manifests of an attempt that was refused, and is not there, are deleted."""
         try:
-            for part in self._parts:
-                refresh(part.table)
+            self._look_at_tables()
         except errors.FloeStorageError as gone:
-            raise errors.CommitOutcomeUnknownError(
-                self._name, snapshot_id=None, reason=str(gone.details.get("reason", type(gone).__name__))
-            ) from failure
-        if isinstance(failure, _REFUSALS) and not self._has_landed():
-            _discard(transactions)
+            raise self._unknown(str(gone.details.get("reason", type(gone).__name__))) from failure
+        if isinstance(failure, _REFUSALS):
+            self._discard(transactions)
 
-    def _has_landed(self) -> bool:
-        return all(part.branch not in part.table.metadata.refs for part in self._parts)
+    def _look_at_tables(self) -> None:
+        for part in self._parts:
+            refresh(part.table)
+        self.was_partial |= len({part.has_landed for part in self._parts}) > 1
+
+    def _discard(self, transactions: Sequence[TableTransaction]) -> None:
+        """Delete the manifests of the tables that the attempt is not in."""
+        for part, transaction in zip(self._parts, transactions, strict=True):
+            known = {snapshot.manifest_list for snapshot in part.table.metadata.snapshots}
+            if known.isdisjoint(transaction.manifest_lists):
+                transaction.discard_metadata_files()
 
     def _exhausted(self, failure: errors.FloeStorageError, attempts: int) -> errors.FloeStorageError:
         if isinstance(failure, errors.CommitConflictError):
             return errors.CommitConflictError(self._name, attempts=attempts, reason=failure.reason)
-        reason = str(failure.details.get("reason", "no response"))
+        return self._unknown(str(failure.details.get("reason", "no response")))
+
+    def _unknown(self, reason: str) -> errors.CommitOutcomeUnknownError:
         return errors.CommitOutcomeUnknownError(self._name, snapshot_id=None, reason=reason)
-
-
-def _discard(transactions: Sequence[TableTransaction]) -> None:
-    for transaction in transactions:
-        transaction.discard_metadata_files()

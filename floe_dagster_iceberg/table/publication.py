@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
 
 from floe_dagster_iceberg._pyiceberg.file_changes import FileChanges
+from floe_dagster_iceberg._pyiceberg.manifest_reader import read_all_entries, read_manifests
 from floe_dagster_iceberg._pyiceberg.snapshot_producer import SnapshotProducer
 from floe_dagster_iceberg._pyiceberg.transaction import (
     TableTransaction,
@@ -33,6 +34,7 @@ from floe_dagster_iceberg.errors import (
 )
 from floe_dagster_iceberg.models import snapshot_properties as properties
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
+from floe_dagster_iceberg.table.changes.cursors import cursor_key
 from floe_dagster_iceberg.table.changes.plan import SnapshotChanges
 from floe_dagster_iceberg.table.commit.commit import (
     NEWEST_FORMAT_OF_PYICEBERG,
@@ -274,7 +276,7 @@ class _Publication:
         ours = list(history_of(metadata, head))
         shared = {snapshot.snapshot_id for snapshot in theirs}
         fork = next((snapshot for snapshot in ours if snapshot.snapshot_id in shared), None)
-        if fork is None and any(each[-1].parent_snapshot_id is not None for each in (ours, theirs) if each):
+        if fork is None and not all(_is_whole(table, each) for each in (ours, theirs)):
             raise ValidationError(
                 f"Branch '{name}' of '{table_name(table)}' cannot be published: the snapshot where it began has "
                 "expired, so its changes are unknown. Write them again on a new branch.",
@@ -356,8 +358,12 @@ class _Publication:
             changes,
             operation=changes.operation,
             snapshot_id=snapshot_id,
-            # As a cherry-pick of Iceberg's Java has it, whose expiry keeps the files of such a source.
-            snapshot_properties={**snapshot_properties, properties.SOURCE_SNAPSHOT_ID: str(self.head.snapshot_id)},
+            snapshot_properties={
+                **_shared_properties(self.commits),
+                **snapshot_properties,
+                # As a cherry-pick of Iceberg's Java has it, whose expiry keeps the files of such a source.
+                properties.SOURCE_SNAPSHOT_ID: str(self.head.snapshot_id),
+            },
             branch=target,
         )
         if ours.removed:
@@ -377,6 +383,20 @@ class _Publication:
         )
 
 
+def _is_whole(table: Table, newest_first: Sequence[Snapshot]) -> bool:
+    """Whether no snapshot of a history has expired: those that are left added all files of the newest one."""
+    if not newest_first:
+        return True
+    # PyIceberg removes the parent's id when the parent expires, other clients do not.
+    if newest_first[-1].parent_snapshot_id is not None:
+        return False
+    entries = (
+        entry for each in read_all_entries(read_manifests(newest_first[0], table.io), table.io) for entry in each
+    )
+    live = {entry.data_file.file_path for entry in entries}
+    return live == _NetChanges.of(table, newest_first[::-1]).added.keys()
+
+
 def _since(newest_first: Sequence[Snapshot], fork: Snapshot | None) -> list[Snapshot]:
     """Snapshots after the fork, oldest first."""
     after: list[Snapshot] = []
@@ -387,12 +407,41 @@ def _since(newest_first: Sequence[Snapshot], fork: Snapshot | None) -> list[Snap
     return after[::-1]
 
 
+def _shared_properties(commits: Sequence[Snapshot]) -> dict[str, str]:
+    """What the snapshot of a replay says of the writes in it, by which the next publication finds the same work."""
+    shared = dict[str, str]()
+    for name in (properties.ASSET_KEY, properties.ENVIRONMENT, properties.WRITE_MODE):
+        found = {summary_property(each, name) for each in commits}
+        if len(found) == 1 and (value := found.pop()) is not None:
+            shared[name] = value
+    keys = [summary_property(each, properties.PARTITION_KEY) for each in commits]
+    given = [key for key in dict.fromkeys(keys) if key is not None]
+    if len(given) == len(set(keys)):
+        shared[properties.PARTITION_KEY] = ",".join(given)
+    for each in commits:
+        # Oldest first: the last one says how far other tables were read.
+        shared |= _cursors_of(each)
+    return shared
+
+
+def _cursors_of(snapshot: Snapshot) -> dict[str, str]:
+    prefix, summary = cursor_key(""), snapshot.summary
+    found = {} if summary is None else summary.additional_properties
+    return {name: value for name, value in found.items() if name.startswith(prefix)}
+
+
 def _same_work(ours: Snapshot, theirs: Snapshot) -> bool:
-    """Whether one asset wrote a partition on both sides: its rows would be there twice."""
+    """Whether one asset wrote the same rows on both sides: they would be there twice."""
+    if _cursors_of(ours).keys() & _cursors_of(theirs).keys():
+        # Both have read the changes of a table, from where the branch began.
+        return True
     asset_keys = {summary_property(each, properties.ASSET_KEY) for each in (ours, theirs)}
     keys = [summary_property(each, properties.PARTITION_KEY) for each in (ours, theirs)]
-    if len(asset_keys) > 1 or None in asset_keys or None in keys:
+    if len(asset_keys) > 1 or None in asset_keys:
         return False
+    if None in keys:
+        # What an append adds is meant to be there beside other rows.
+        return summary_property(ours, properties.WRITE_MODE) is not None
     one, other = (set(str(key).split(",")) for key in keys)
     # Long lists are abbreviated, so what they hold is unknown.
     return not one.isdisjoint(other) or any("..." in str(key) for key in keys)

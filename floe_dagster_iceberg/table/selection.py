@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from floe_dagster_iceberg.environments import environment_of
 from floe_dagster_iceberg.errors import (
     CatalogAuthenticationError,
     CatalogConnectionError,
@@ -245,3 +246,51 @@ class TableReaders:
             for source, (cursor, _) in newest_cursors(metadata).items():
                 found.append((source, TableReader(str(identifier), cursor)))
         return found
+
+
+@dataclass(frozen=True)
+class IdleEnvironments:
+    """The environments of a catalog that were not written for some time.
+
+    Attributes:
+        names: The environments; none if that is unknown.
+        unknown_because: Why it is unknown.
+    """
+
+    names: frozenset[str] = frozenset()
+    unknown_because: str | None = None
+
+
+class EnvironmentActivity:
+    """When the environments of a catalog were last written, in any of their tables. The catalog is listed once."""
+
+    def __init__(self, manager: "IcebergTableManager") -> None:
+        self._manager, self._lock = manager, threading.Lock()
+
+    def idle_since(self, timestamp_ms: int) -> IdleEnvironments:
+        """The environments whose newest snapshot was committed before a time."""
+        with self._lock:
+            last_written, unknown_because = self._last_written
+        if unknown_because is not None:
+            return IdleEnvironments(unknown_because=unknown_because)
+        return IdleEnvironments(frozenset(name for name, written in last_written.items() if written < timestamp_ms))
+
+    @cached_property
+    def _last_written(self) -> tuple[dict[str, int], str | None]:
+        selected, last_written = select_tables(self._manager, [EVERY_TABLE]), dict[str, int]()
+        if selected.skipped:
+            return {}, f"the tables of '{next(iter(selected.skipped))}' cannot be listed"
+        for identifier in selected.found:
+            try:
+                metadata = self._manager.load_table(identifier).metadata
+            except NoSuchTableError:
+                # Dropped since they were listed, or a view.
+                continue
+            # A broken table must not stop the maintenance of others, but an environment may be in use there.
+            except Exception:  # noqa: BLE001
+                return {}, f"'{identifier}' cannot be loaded"
+            for branch, ref in metadata.refs.items():
+                head = metadata.snapshot_by_id(ref.snapshot_id)
+                if (name := environment_of(branch)) is not None and head is not None:
+                    last_written[name] = max(head.timestamp_ms, last_written.get(name, 0))
+        return last_written, None

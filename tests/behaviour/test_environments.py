@@ -23,8 +23,9 @@ from pyiceberg.table import Table
 from support.io_results import shown
 from support.warehouse import Warehouse
 
-from floe_dagster_iceberg import AuditedTable, audited_asset
+from floe_dagster_iceberg import AuditedTable, IcebergEnvironments, audited_asset
 from floe_dagster_iceberg.asset_settings import iceberg_settings
+from floe_dagster_iceberg.errors import CommitConflictError
 from floe_dagster_iceberg.models import snapshot_properties
 
 BRANCH = "env-pr-12"
@@ -224,6 +225,29 @@ def test_the_branch_of_an_asset_is_replaced_by_that_of_the_environment(
     assert on_branch(warehouse, "doubled") == [4]
 
 
+@pytest.mark.parametrize("settings", [{"write_mode": "overwrite"}, {"write_mode": "upsert", "upsert_keys": ["number"]}])
+def test_rows_that_a_new_asset_wrote_on_both_sides_are_a_conflict(
+    warehouse: Warehouse, preview: Warehouse, settings: Mapping[str, Any]
+) -> None:
+    # Neither removes a file of the other, so the files do not tell.
+    preview.run(numbers(preview, 1, **settings))
+    warehouse.run(numbers(warehouse, 1, **settings))
+
+    with pytest.raises(CommitConflictError, match=r"public\.numbers"):
+        IcebergEnvironments(warehouse.manager).publish("pr-12")
+
+    assert warehouse.rows("numbers") == [(1,)]
+
+
+def test_rows_that_both_sides_appended_are_published(warehouse: Warehouse, preview: Warehouse) -> None:
+    preview.run(numbers(preview, 1))
+    warehouse.run(numbers(warehouse, 2))
+
+    IcebergEnvironments(warehouse.manager).publish("pr-12")
+
+    assert warehouse.rows("numbers") == [(1,), (2,)]
+
+
 def test_a_check_reads_what_the_preview_wrote(warehouse: Warehouse, preview: Warehouse) -> None:
     warehouse.run(numbers(warehouse, 1))
     found = []
@@ -283,3 +307,7 @@ def test_an_audited_asset_publishes_to_the_branch_of_its_environment(warehouse: 
     assert on_branch(warehouse, "numbers", "main") == [2]
     assert counts == [None, None, 1, 2]
     assert {name.partition("-")[0] for name in table.metadata.refs} == {"main", "env", "floe"}
+
+    IcebergEnvironments(warehouse.manager).drop("pr-12")
+
+    assert warehouse.table("numbers").metadata.refs.keys() == {"main"}

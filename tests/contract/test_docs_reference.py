@@ -27,6 +27,7 @@ SETTINGS = AssetSettings.metadata_keys() | InputSettings.metadata_keys()
 METADATA = {
     *keys.MATERIALIZATION,
     *keys.AUDIT,
+    *keys.ENVIRONMENT_JOBS,
     *keys.FAILURE,
     *keys.MAINTENANCE,
     *keys.HEALTH,

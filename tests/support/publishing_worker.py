@@ -1,11 +1,12 @@
-"""Publishes a branch of several tables whenever it is told to, each time in a process that may be killed.
+"""Publishes a branch of several tables whenever it is told to, each time in a process that is killed.
 
 Run as `python -m support.publishing_worker PLACE TABLES BRANCH`; each line of standard input starts a process, whose id
-is printed when it begins to publish, and 'done' when it has ended.
+is printed when it begins to publish. When it has published, it waits to be killed; 'done' is printed when it was.
 """
 
 import os
 import pickle
+import signal
 import sys
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def main() -> None:
             sys.stdout.write(f"{os.getpid()}\n")
             sys.stdout.flush()
             manager.publish_branches(tables, branch)
-            os._exit(0)
+            signal.pause()
         os.waitpid(process, 0)
         sys.stdout.write("done\n")
         sys.stdout.flush()

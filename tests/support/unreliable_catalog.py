@@ -5,10 +5,17 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse, Table
 
-Fate = Literal["lands", "is lost after it landed", "is lost before it landed", "lands late"]
+Fate = Literal[
+    "lands",
+    "is lost after it landed",
+    "is lost before it landed",
+    "lands late",
+    "lands in part",
+    "lands in part without an error",
+]
 
 
 class Interrupted(BaseException):
@@ -63,6 +70,14 @@ class UnreliableCatalog(Catalog):
         fate = self.fates.pop(0) if self.fates else "lands"
         if fate == "is lost before it landed":
             raise self.lost()
+        if fate == "lands in part":
+            # As Iceberg's reference server: one table after the other, until one of them has changed.
+            super().commit_tables(changes[:1])  # type: ignore[misc]
+            raise CommitFailedException("Requirement failed: branch main has changed")
+        if fate == "lands in part without an error":
+            # The same server, if a table changes after the requirements were checked.
+            super().commit_tables(changes[:1])  # type: ignore[misc]
+            return
         super().commit_tables(changes)  # type: ignore[misc]
         if fate == "is lost after it landed":
             raise self.lost()

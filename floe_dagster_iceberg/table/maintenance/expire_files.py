@@ -147,11 +147,19 @@ class ExpiryForecast:
         return [*self.unreferenced.files, *self.old_metadata.files]
 
 
-def to_retention(policy: ExpiryPolicy, now: datetime, *, table: str, readers: Sequence[TableReader] = ()) -> Retention:
+def to_retention(
+    policy: ExpiryPolicy,
+    now: datetime,
+    *,
+    table: str,
+    readers: Sequence[TableReader] = (),
+    idle_environments: frozenset[str] = frozenset(),
+) -> Retention:
     """Convert a policy to the retention at a point in time.
 
     A snapshot that was the newest one within the last day may be in use, however old it is. It expires
-    only if the policy overrides the minimum age. `readers` are the incremental readers of the table.
+    only if the policy overrides the minimum age. `readers` are the incremental readers of the table,
+    `idle_environments` those that the policy drops.
     """
     now_ms = to_timestamp_ms(now, argument="now", table=table)
     in_use_since_ms = now_ms - MIN_EXPIRY_AGE // _MILLISECOND
@@ -164,6 +172,8 @@ def to_retention(policy: ExpiryPolicy, now: datetime, *, table: str, readers: Se
         if Guardrail.READER_CURSORS in policy.overrides
         else tuple(reader.cursor.snapshot_id for reader in readers),
         unread_since_ms=now_ms - policy.max_cursor_age // _MILLISECOND,
+        idle_environments=idle_environments,
+        idle_since_ms=0 if policy.max_environment_age is None else now_ms - policy.max_environment_age // _MILLISECOND,
     )
 
 
@@ -173,11 +183,11 @@ def forecast_expiry(
     now: datetime,
     read: ReadManifests | None = None,
     *,
-    readers: Sequence[TableReader] = (),
+    retention: Retention,
 ) -> ExpiryForecast:
     """Plan an expiry and find the files it would delete; changes nothing. `read` keeps the manifests it reads."""
     metadata, name = table.metadata, table_name(table)
-    plan = plan_expiry(metadata, to_retention(policy, now, table=name, readers=readers))
+    plan = plan_expiry(metadata, retention)
     if not policy.delete_files:
         nothing = UnreferencedFiles((), unreferenced_files.ReferencedFiles(table.io))
         return ExpiryForecast(plan, nothing, nothing)

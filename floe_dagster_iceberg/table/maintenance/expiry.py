@@ -10,7 +10,7 @@ expiring snapshot in the milliseconds between plan and commit is lost. `bring_ba
 `expire_files.py` restores it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -20,6 +20,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction, history_assertions, history_of, ref_assertions
+from floe_dagster_iceberg.environments import environment_of
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
 from floe_dagster_iceberg.models import Guardrail
 from floe_dagster_iceberg.plugins.base import deletes_files
@@ -40,7 +41,10 @@ class Retention:
         superseded_before_ms: Snapshots that were the newest of main or of a branch at this time or later
             are kept: readers and writers that started then may still need them.
         read_up_to: Snapshots up to which incremental readers have read the table. They and all later ones are kept.
-        unread_since_ms: Unless the reader has left changes unread since before this time.
+        unread_since_ms: Unless the reader has left changes unread since before this time. What an environment needs
+            to be published is kept unless its branch was last written before this time.
+        idle_environments: Environments whose branches are removed.
+        idle_since_ms: Unless a branch was written at this time or later, after all.
     """
 
     older_than_ms: int
@@ -49,6 +53,8 @@ class Retention:
     superseded_before_ms: int | None = None
     read_up_to: tuple[int, ...] = ()
     unread_since_ms: int = 0
+    idle_environments: frozenset[str] = frozenset()
+    idle_since_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ def plan_expiry(metadata: TableMetadata, retention: Retention, *, max_snapshots:
     kept.update(ref.snapshot_id for ref in refs.values())
     kept.update(_perhaps_in_use(metadata, retention))
     kept.update(_needed_by_readers(metadata, retention))
+    kept.update(_needed_by_environments(metadata, refs, retention))
     # Without them, it would be unknown how far this table has read others.
     kept.update(snapshot.snapshot_id for _, snapshot in newest_cursors(metadata).values())
     in_branches: set[int] = set()
@@ -183,17 +190,38 @@ def _perhaps_in_use(metadata: TableMetadata, retention: Retention) -> Iterator[i
 
 def _needed_by_readers(metadata: TableMetadata, retention: Retention) -> Iterator[int]:
     """Snapshots between the positions of incremental readers and main."""
-    current = list(history_of(metadata, metadata.current_snapshot()))
-    positions = {snapshot.snapshot_id: number for number, snapshot in enumerate(current)}
+    current = _Ancestors(metadata)
     for snapshot_id in retention.read_up_to:
         # A reader that stands at a rolled back snapshot needs its ancestors up to the first that main has.
-        behind = list(history_of(metadata, metadata.snapshot_by_id(snapshot_id)))
-        at = next((number for number, snapshot in enumerate(behind) if snapshot.snapshot_id in positions), None)
-        if at is None:
-            continue
-        unread = current[: positions[behind[at].snapshot_id]]
+        behind, unread = current.parted_from(metadata.snapshot_by_id(snapshot_id))
         if not unread or unread[-1].timestamp_ms >= retention.unread_since_ms:
-            yield from (snapshot.snapshot_id for snapshot in (*behind[: at + 1], *unread))
+            yield from (snapshot.snapshot_id for snapshot in (*behind, *unread))
+
+
+def _needed_by_environments(
+    metadata: TableMetadata, refs: Mapping[str, SnapshotRef], retention: Retention
+) -> Iterator[int]:
+    """Snapshots that a publication of an environment reads: those of both sides since its branch began."""
+    current = _Ancestors(metadata)
+    for name, ref in refs.items():
+        head = metadata.snapshot_by_id(ref.snapshot_id)
+        if environment_of(name) is not None and head is not None and head.timestamp_ms >= retention.unread_since_ms:
+            behind, ahead = current.parted_from(head)
+            yield from (snapshot.snapshot_id for snapshot in (*behind, *ahead))
+
+
+class _Ancestors:
+    """The unexpired history of main."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._metadata, self._main = metadata, list(history_of(metadata, metadata.current_snapshot()))
+        self._positions = {snapshot.snapshot_id: number for number, snapshot in enumerate(self._main)}
+
+    def parted_from(self, head: Snapshot | None) -> tuple[list[Snapshot], list[Snapshot]]:
+        """A history down to its newest snapshot that main has, and those of main after that; none if it has none."""
+        history = list(history_of(self._metadata, head))
+        at = next((number for number, each in enumerate(history) if each.snapshot_id in self._positions), None)
+        return ([], []) if at is None else (history[: at + 1], self._main[: self._positions[history[at].snapshot_id]])
 
 
 def _is_past_its_age(metadata: TableMetadata, name: str, ref: SnapshotRef, retention: Retention) -> bool:
@@ -201,4 +229,8 @@ def _is_past_its_age(metadata: TableMetadata, name: str, ref: SnapshotRef, reten
         return False
     max_age_ms = ref.max_ref_age_ms or int(metadata.properties.get(_MAX_REF_AGE_PROPERTY, 0))
     head = metadata.snapshot_by_id(ref.snapshot_id)
-    return bool(max_age_ms) and head is not None and retention.now_ms - head.timestamp_ms > max_age_ms
+    if head is None:
+        return False
+    if environment_of(name) in retention.idle_environments and head.timestamp_ms < retention.idle_since_ms:
+        return True
+    return bool(max_age_ms) and retention.now_ms - head.timestamp_ms > max_age_ms

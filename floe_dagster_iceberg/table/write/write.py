@@ -102,9 +102,10 @@ class TableWrite:
 
     @property
     def summary_properties(self) -> dict[str, str]:
-        """The snapshot properties, with the key that identifies the write."""
+        """The snapshot properties, with the key that identifies the write, and its mode unless that is an append."""
         key = {} if self.idempotency_key is None else {snapshot_properties.IDEMPOTENCY_KEY: self.idempotency_key}
-        return {**self.snapshot_properties, **key}
+        mode = {} if self.mode is WriteMode.APPEND else {snapshot_properties.WRITE_MODE: self.mode.value}
+        return {**self.snapshot_properties, **key, **mode}
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,15 @@
 """Writing to branches: they begin at main, build on themselves, and leave main alone."""
 
+from contextlib import closing
+
 import pytest
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from support.lake import Lake
+from support.place import Place
+from support.rival_writer import QUICK
 from support.sales_table import rows
 from support.table_facts import live_files, to_path
+from support.unreliable_catalog import UnreliableCatalog
 
 from floe_dagster_iceberg.errors import SnapshotNotFoundError, ValidationError
 from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -36,6 +41,21 @@ def test_later_writes_to_a_branch_build_on_it(lake: Lake, manager: IcebergTableM
 
     assert sorted(manager.scan(sales, ref="staging").column("id").to_pylist()) == [2, 3, 4, 5, 7]
     assert [row[0] for row in lake.rows(sales)] == [1, 2, 3, 4, 6]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("staging", "main"), ("main", "staging")])
+def test_a_write_to_another_branch_in_between_loses_nothing(
+    manager: IcebergTableManager, sales: str, place: Place, ours: str, theirs: str
+) -> None:
+    left = [rows((6, "EU"))]
+    with closing(UnreliableCatalog.of(place.connect())) as catalog:
+        # Each has a snapshot of the same sequence number, which only one of them can have.
+        catalog.meanwhile = lambda: left and manager.append(sales, left.pop(), branch=theirs)
+        IcebergTableManager(catalog, config=QUICK).append(sales, rows((5, "EU")), branch=ours)
+
+    found = {branch: set(manager.scan(sales, ref=branch)["id"].to_pylist()) for branch in ("main", "staging")}
+    assert (5 in found[ours], 6 in found[theirs]) == (True, True)
+    assert not {5, 6} <= found["main"]
 
 
 def test_a_branch_of_an_empty_table_leaves_main_empty(lake: Lake, manager: IcebergTableManager) -> None:

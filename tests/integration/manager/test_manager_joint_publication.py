@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 
 import pyarrow as pa
 import pytest
+from pyiceberg.serializers import FromInputFile
+from sqlalchemy import create_engine, text
 from support.lake import Lake
 from support.place import Place, empty_place
 from support.rival_writer import QUICK
@@ -21,7 +24,12 @@ from support.servers.faults import HANG, RESET, Fault
 from support.servers.running import Servers
 from support.unreliable_catalog import Fate, UnreliableCatalog
 
-from floe_dagster_iceberg.errors import CommitConflictError, SnapshotNotFoundError, WriteError
+from floe_dagster_iceberg.errors import (
+    CommitConflictError,
+    CommitOutcomeUnknownError,
+    SnapshotNotFoundError,
+    WriteError,
+)
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 TABLES = ["bronze.a", "bronze.b", "bronze.c"]
@@ -129,6 +137,53 @@ def test_a_lost_response_publishes_once(catalog: UnreliableCatalog, manager: Ice
     assert published(manager) == [True, True, True]
 
 
+@pytest.mark.parametrize("fate", ["lands in part", "lands in part without an error"])
+def test_what_a_server_has_committed_in_part_is_completed(
+    catalog: UnreliableCatalog, manager: IcebergTableManager, fate: Fate
+) -> None:
+    stage(manager, 1)
+    for table in TABLES:
+        manager.append(table, rows(2))
+    catalog.fates = [fate]
+
+    result = manager.publish_branches(TABLES, BRANCH)
+
+    assert not result.atomic
+    assert ids(manager) == [[0, 1, 2]] * 3
+
+
+def test_what_cannot_be_completed_is_said_to_be_partial(
+    catalog: UnreliableCatalog, manager: IcebergTableManager, place: Place
+) -> None:
+    stage(manager, 1)
+    manager.overwrite(TABLES[2], rows(5), branch=BRANCH)
+    catalog.fates = ["lands in part"]
+    with closing(place.connect()) as other:
+        rival = IcebergTableManager(other)
+        catalog.meanwhile = lambda: rival.append(TABLES[2], rows(6))
+
+        with pytest.raises(
+            WriteError,
+            match=r"is published in 'bronze\.a', and not in 'bronze\.b', 'bronze\.c'.*Publish the branch again",
+        ):
+            manager.publish_branches(TABLES, BRANCH)
+
+    assert ids(manager) == [[0, 1], [0], [0, 6]]
+    assert published(manager) == [True, False, False]
+
+
+def test_a_refusal_after_a_lost_response_leaves_the_outcome_unknown(
+    catalog: UnreliableCatalog, manager: IcebergTableManager, place: Place
+) -> None:
+    stage(manager, 1)
+    catalog.fates = ["is lost before it landed"]
+    with closing(place.connect()) as other:
+        catalog.meanwhile = lambda: IcebergTableManager(other).remove_ref(TABLES[1], BRANCH)
+
+        with pytest.raises(CommitOutcomeUnknownError):
+            manager.publish_branches(TABLES, BRANCH)
+
+
 def test_a_refused_commit_leaves_no_file(
     catalog: UnreliableCatalog, manager: IcebergTableManager, place: Place
 ) -> None:
@@ -180,7 +235,7 @@ def test_a_second_call_completes_what_another_catalog_has_begun(
 
     plain.meanwhile = break_off
     with pytest.raises(
-        WriteError, match=r"is published in bronze\.a, and not in 'bronze\.b'.*Publish the branch again"
+        WriteError, match=r"is published in 'bronze\.a', and not in 'bronze\.b', 'bronze\.c'.*Publish the branch again"
     ):
         one_by_one.publish_branches(TABLES, BRANCH)
     plain.meanwhile = lambda: None
@@ -206,7 +261,8 @@ def worker(place: Place, folder: Path) -> "Iterator[subprocess.Popen[str]]":
     saved = folder / "place.pickle"
     saved.write_bytes(pickle.dumps(place))
     command = [sys.executable, "-m", "support.publishing_worker", str(saved), ",".join(TABLES), BRANCH]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    here = Path(__file__).resolve().parents[2]
+    process = subprocess.Popen(command, cwd=here, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
@@ -215,13 +271,70 @@ def worker(place: Place, folder: Path) -> "Iterator[subprocess.Popen[str]]":
         process.stdout and process.stdout.close()
 
 
+class Looker(Thread):
+    """A reader that looks at all tables of a SQL catalog all the time, each time at one point in time.
+
+    Attributes:
+        looks: How often it has looked.
+    """
+
+    _QUESTION = text(
+        "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = 'bronze' ORDER BY table_name"
+    )
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(daemon=True)
+        self._engine, self._seen, self._is_over = create_engine(uri), set[tuple[str, ...]](), Event()
+        self.looks = 0
+
+    def run(self) -> None:
+        with self._engine.connect() as connection:
+            while not self._is_over.wait(0.001):
+                self._seen.add(tuple(connection.execute(self._QUESTION).scalars()))
+                connection.rollback()
+                self.looks += 1
+
+    def take(self) -> set[tuple[str, ...]]:
+        """The metadata files of all tables in every version of the whole that it has seen since."""
+        seen, self._seen = self._seen, set()
+        return seen
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self.join(60)
+        self._engine.dispose()
+
+
+def rows_of_main(manager: IcebergTableManager, location: str) -> str:
+    """The number of rows of main in one version of a table."""
+    metadata = FromInputFile.table_metadata(manager.load_table(TABLES[0]).io.new_input(location))
+    snapshot = metadata.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    return snapshot.summary.additional_properties["total-records"]
+
+
+@contextmanager
+def looking(place: Place) -> Iterator[Looker | None]:
+    """A reader; none of REST catalogs, which have no request for several tables at one point in time."""
+    if place.catalog_type != "sql":
+        yield None
+        return
+    looker = Looker(place.catalog_config["uri"])
+    looker.start()
+    try:
+        yield looker
+    finally:
+        looker.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.lakes
 def test_killed_at_any_point_all_tables_are_published_or_none(
     manager: IcebergTableManager, place: Place, tmp_path: Path
 ) -> None:
     trials, finished, chance = 100, 0, random.Random(7)  # noqa: S311 - chooses when to kill
-    with worker(place, tmp_path) as process:
+    with worker(place, tmp_path) as process, looking(place) as looker:
         assert process.stdin is not None
         assert process.stdout is not None
         for number in range(1, trials + 1):
@@ -239,7 +352,11 @@ def test_killed_at_any_point_all_tables_are_published_or_none(
             if not state[0]:
                 manager.publish_branches(TABLES, BRANCH)
             assert ids(manager) == [list(range(number + 1))] * 3
+            for locations in looker.take() if looker is not None else ():
+                seen = [rows_of_main(manager, location) for location in locations]
+                assert len(set(seen)) == 1, f"trial {number}: a reader saw {seen}"
 
+    assert looker is None or looker.looks > trials
     assert 0 < finished < trials, "the kills came only before or only after the commit"
 
 

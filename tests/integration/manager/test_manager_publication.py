@@ -1,6 +1,6 @@
 """Publishing a branch: one commit, replayed on top of what others committed, or a conflict that changes nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -208,3 +208,21 @@ def test_an_append_that_lands_between_plan_and_commit_is_kept(catalog: Unreliabl
     manager.publish_branch("bronze.sales", "staging")
 
     assert ids(lake, "bronze.sales") == [1, 2, 3]
+
+
+@pytest.mark.lakes
+@pytest.mark.parametrize("others", [[], [8]], ids=["main stood still", "main moved"])
+def test_a_branch_whose_first_commits_have_expired_is_refused(
+    lake: Lake, manager: IcebergTableManager, sales: str, others: Sequence[int]
+) -> None:
+    for number in (5, 6, 7):
+        manager.append(sales, rows((number, "EU")), branch="staging")
+    for number in others:
+        manager.append(sales, rows((number, "US")))
+    manager.expire_snapshots(sales, older_than_days=0, retain_last=1)
+    found = ids(lake, sales)
+
+    with pytest.raises(ValidationError, match="the snapshot where it began has expired"):
+        manager.publish_branch(sales, "staging")
+
+    assert ids(lake, sales) == found
