@@ -23,6 +23,7 @@ NAMES = (
     "read_partition",
     "backfill",
     "upsert",
+    "merges",
     "stream",
     "spark_write",
     "changes",

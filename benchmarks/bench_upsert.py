@@ -15,16 +15,16 @@ from benchmarks.measure import Effort, Turn
 from benchmarks.results import Curve, Target
 from benchmarks.session import OURS, RAW, SPARK, Session
 
-_DAYS, _FEW = 30, 300
+DAYS, FEW = 30, 300
 _TABLES = {OURS: "ours", RAW: "raw", SPARK: "merged"}
 _WORK = {OURS: "upsert", RAW: "upsert", SPARK: "merge"}
 
 
 def run(session: Session) -> list[Curve]:
     """Measure."""
-    warm_up = _fill(session, _FEW)
-    _measure(session, {_FEW: warm_up}, _FEW // 10)
-    bases = {size: _fill(session, size) for size in session.size((1_000_000, 5_000_000), (600,))}
+    warm_up = fill(session, FEW)
+    _measure(session, {FEW: warm_up}, FEW // 10)
+    bases = {size: fill(session, size) for size in session.size((1_000_000, 5_000_000), (600,))}
     return [curve for keys in session.size((10_000, 100_000), (20,)) for curve in _measure(session, bases, keys)]
 
 
@@ -49,21 +49,26 @@ def _measure(session: Session, bases: Mapping[int, FrozenTable], keys: int) -> l
     )
 
 
-def _fill(session: Session, size: int) -> FrozenTable:
+def fill(session: Session, size: int) -> FrozenTable:
+    """A table of this size, frozen."""
     table = f"base{size}"
-    session.contender(OURS).call("fill_orders", lake=session.lake.settings, table=table, rows=size, days=_DAYS)
+    session.contender(OURS).call("fill_orders", lake=session.lake.settings, table=table, rows=size, days=DAYS)
     return session.lake.freeze(table)
 
 
+def spread(keys: int, size: int) -> list[int]:
+    """A range of ids, of which about half exist; the step is coprime to the days, so that they are spread over all."""
+    step = next(step for step in range(2 * size // keys, 0, -1) if math.gcd(step, DAYS) == 1)
+    return [1, 1 + keys * step, step]
+
+
 def _turns(session: Session, base: FrozenTable, size: int, keys: int) -> dict[str, Turn]:
-    # Half of the range exists; the step is coprime to the days, so that the keys are spread over all days.
-    step = next(step for step in range(2 * size // keys, 0, -1) if math.gcd(step, _DAYS) == 1)
-    ids = [1, 1 + keys * step, step]
+    ids = spread(keys, size)
 
     def upsert(name: str) -> Turn:
         def turn() -> Mapping[str, float]:
             base.thaw(_TABLES[name])
-            what = {"lake": session.lake.settings, "table": _TABLES[name], "ids": ids, "days": _DAYS}
+            what = {"lake": session.lake.settings, "table": _TABLES[name], "ids": ids, "days": DAYS}
             return session.contender(name).call(_WORK[name], **what)
 
         return turn

@@ -86,10 +86,12 @@ def build_output_metadata(
     if repair is not None:
         metadata["iceberg/repaired_from"] = dg.MetadataValue.text(repair.location_before)
         metadata["iceberg/repaired_to"] = dg.MetadataValue.text(repair.location_after)
-    if result.upserted is not None:
-        metadata["iceberg/rows_inserted"] = dg.MetadataValue.int(result.upserted.inserted)
-        metadata["iceberg/rows_updated"] = dg.MetadataValue.int(result.upserted.updated)
-        metadata["iceberg/rows_unchanged"] = dg.MetadataValue.int(result.upserted.unchanged)
+    if result.merged is not None:
+        metadata["iceberg/rows_inserted"] = dg.MetadataValue.int(result.merged.inserted)
+        metadata["iceberg/rows_updated"] = dg.MetadataValue.int(result.merged.updated)
+        metadata["iceberg/rows_unchanged"] = dg.MetadataValue.int(result.merged.unchanged)
+        if result.merged.deleted:
+            metadata["iceberg/rows_deleted"] = dg.MetadataValue.int(result.merged.deleted)
     if result.deduplicated:
         metadata["iceberg/deduplicated"] = dg.MetadataValue.bool(value=True)
     if result.handed_over is not None:

@@ -20,6 +20,7 @@ from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 PREFIX: Final = "iceberg/"
 _DAGSTER_WORDS: Final = ("table", "schema", "columns", "partition_expr")
 _WRITTEN_BY_US: Final = ("dagster.", "floe.")
+_OF_UPSERTS: Final = ("upsert_keys", "delete_when", "order_by", "on_match", "update_columns", "on_missing")
 
 
 def _one_or_more(value: object) -> object:
@@ -123,6 +124,34 @@ class AssetSettings(_Settings):
     upsert_keys: Columns = pydantic.Field(
         default=(), alias="iceberg/upsert_keys", description="Columns that identify a row; only for upsert."
     )
+    delete_when: writing.RowFilter | None = pydantic.Field(
+        default=None,
+        repr=False,
+        alias="iceberg/delete_when",
+        description="Rows of the data that delete the row of their key: a boolean column, or a filter such as "
+        "`op = 'D'`; for upsert.",
+    )
+    order_by: Columns = pydantic.Field(
+        default=(),
+        alias="iceberg/order_by",
+        description="Columns that say which row of a key is the newest; older ones are ignored; for upsert.",
+    )
+    on_match: writing.OnMatch = pydantic.Field(
+        default="update",
+        alias="iceberg/on_match",
+        description="Whether an upsert updates rows whose key is in the data, or ignores them.",
+    )
+    update_columns: Columns = pydantic.Field(
+        default=(),
+        alias="iceberg/update_columns",
+        description="The columns that an upsert updates; all that the data has if not given.",
+    )
+    on_missing: writing.OnMissing = pydantic.Field(
+        default="keep",
+        alias="iceberg/on_missing",
+        description="Whether an upsert keeps rows whose key is not in the data, or deletes them: those of the "
+        "partitions being written, or of the whole table.",
+    )
     schema_evolution: writing.EvolutionMode | None = pydantic.Field(
         default=None, alias="iceberg/schema_evolution", description="Which schema changes a write may cause."
     )
@@ -164,6 +193,11 @@ class AssetSettings(_Settings):
             raise ValueError("upsert needs the columns that identify a row: set 'iceberg/upsert_keys'")
         if self.write_mode not in {None, writing.WriteMode.UPSERT} and self.upsert_keys:
             raise ValueError(f"'iceberg/upsert_keys' is for upsert, but 'iceberg/write_mode' is {self.write_mode}")
+        if not self.merge_rules.only_upserts and not self.upsert_keys:
+            option = next(name for name in _OF_UPSERTS if name in self.model_fields_set)
+            raise ValueError(f"'iceberg/{option}' is for upsert: set 'iceberg/upsert_keys'")
+        if (conflict := self.merge_rules.describe_conflict(PREFIX)) is not None:
+            raise ValueError(conflict)
         given = self.properties.get(writing.FORMAT_VERSION)
         if given is not None and given not in map(str, writing.FORMAT_VERSIONS):
             raise ValueError(f"property '{writing.FORMAT_VERSION}' is '{given}': use 1, 2 or 3")
@@ -173,6 +207,18 @@ class AssetSettings(_Settings):
                 "keep one"
             )
         return self
+
+    @property
+    def merge_rules(self) -> writing.MergeRules:
+        """What an upsert does to the rows of the table."""
+        return writing.MergeRules(
+            keys=self.upsert_keys,
+            delete_when=self.delete_when,
+            order_by=self.order_by,
+            on_match=self.on_match,
+            update_columns=self.update_columns,
+            on_missing=self.on_missing,
+        )
 
     @property
     def new_format_version(self) -> int | None:
@@ -204,8 +250,9 @@ class AssetSettings(_Settings):
         """
         defined, given = _plain(definition), _plain(output)
         if given.get("iceberg/write_mode", writing.WriteMode.UPSERT) != writing.WriteMode.UPSERT:
-            # The keys were defined for another mode than that of the output.
-            defined.pop("iceberg/upsert_keys", None)
+            # They were defined for another mode than that of the output.
+            for name in _OF_UPSERTS:
+                defined.pop(f"{PREFIX}{name}", None)
         return cls._read(defined | given, owner)
 
     def resolve_write_mode(self, *, partitioned: bool, default: writing.WriteMode) -> writing.WriteMode:
@@ -314,6 +361,11 @@ class SettingsArguments(ChangesArguments, total=False):
     partition_expr: str | Mapping[str, str]
     write_mode: writing.WriteMode | str
     upsert_keys: str | Sequence[str]
+    delete_when: writing.RowFilter
+    order_by: str | Sequence[str]
+    on_match: writing.OnMatch
+    update_columns: str | Sequence[str]
+    on_missing: writing.OnMissing
     schema_evolution: writing.EvolutionMode | str
     partition_spec: str | Sequence[str] | PartitionSpec
     properties: Mapping[str, object]

@@ -23,7 +23,8 @@ MATERIALIZATION: Final = {
     "iceberg/hint": "If an asset appends by default: the setting that replaces the rows instead.",
     "iceberg/rows_inserted": "Of an upsert: rows whose key was new.",
     "iceberg/rows_updated": "Of an upsert: rows that had other values in the table.",
-    "iceberg/rows_unchanged": "Of an upsert: rows that were in the table already.",
+    "iceberg/rows_deleted": "Of an upsert: rows of the table that it deleted, if any.",
+    "iceberg/rows_unchanged": "Of an upsert: rows that changed nothing, because the table has them, or newer ones.",
     "iceberg/added_files": "Data files that were added; in a range of partitions those of the partition, if it has "
     "files of its own.",
     "iceberg/deleted_files": "Data files that were removed, if any.",

@@ -110,6 +110,14 @@ def upsert(lake: Mapping[str, str], table: str, ids: list[int], days: int) -> Ma
     return {"seconds": time.perf_counter() - started}
 
 
+def merge(lake: Mapping[str, str], table: str, ids: list[int], days: int) -> Mapping[str, Any]:
+    """Update, add and delete rows by key, unless they are older."""
+    frame, manager = orders_of(pa.array(range(*ids), pa.int64()), days=days, version=1), open_manager(lake)
+    started = time.perf_counter()
+    manager.merge(f"bench.{table}", frame, ["id"], delete_when="quantity < 26", order_by=["day"])
+    return {"seconds": time.perf_counter() - started}
+
+
 def stream(lake: Mapping[str, str], table: str, total_bytes: int, batch_rows: int) -> Mapping[str, Any]:
     """Append a long stream."""
     manager = open_manager(lake)
@@ -142,6 +150,7 @@ if __name__ == "__main__":
                 upsert_day,
                 backfill,
                 upsert,
+                merge,
                 stream,
                 write_together,
                 upkeep.compact,

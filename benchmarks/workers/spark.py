@@ -147,6 +147,20 @@ def merge(lake: Mapping[str, str], table: str, ids: list[int], days: int) -> Map
     return _timed(lambda: session.sql(statement))
 
 
+def merge_changes(lake: Mapping[str, str], table: str, ids: list[int], days: int) -> Mapping[str, Any]:
+    """Update, add and delete rows by key with MERGE, unless they are older."""
+    session = _session(lake)
+    rows = orders_of(pa.array(range(*ids), pa.int64()), days=days, version=1)
+    session.createDataFrame(rows).createOrReplaceTempView("changes")
+    statement = f"""
+        MERGE INTO floe.bench.{table} t USING changes c ON t.id = c.id
+        WHEN MATCHED AND c.quantity < 26 AND c.day >= t.day THEN DELETE
+        WHEN MATCHED AND c.day >= t.day THEN UPDATE SET *
+        WHEN NOT MATCHED AND c.quantity >= 26 THEN INSERT *
+    """
+    return _timed(lambda: session.sql(statement))
+
+
 def read_last_append(lake: Mapping[str, str], table: str, *, by_hand: bool) -> Mapping[str, Any]:
     """Read the rows that the newest snapshot appended; by hand, its id is known."""
     session, name = _session(lake), f"bench.{table}"
@@ -189,5 +203,5 @@ def _window(days: int) -> tuple[str, str]:
 
 if __name__ == "__main__":
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    operations = (write, write_day, read_day, backfill, merge, read_last_append, compact, expire)
+    operations = (write, write_day, read_day, backfill, merge, merge_changes, read_last_append, compact, expire)
     serve({operation.__name__: operation for operation in operations})

@@ -3,6 +3,7 @@
 Separate from the IO managers so that loading a code location does not load PyIceberg and Arrow.
 """
 
+import dataclasses
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from floe_dagster_iceberg.io_managers.managers import name_of, output_settings, 
 from floe_dagster_iceberg.models import CommitStrategy, WriteMode
 from floe_dagster_iceberg.models.partition_slice import PartitionSlice
 from floe_dagster_iceberg.models.quantities import counted, format_bytes
-from floe_dagster_iceberg.models.writing import FORMAT_VERSION, FORMAT_VERSIONS, EvolutionMode, RowsOutside
+from floe_dagster_iceberg.models.writing import FORMAT_VERSION, FORMAT_VERSIONS, EvolutionMode, MergeRules, RowsOutside
 from floe_dagster_iceberg.partitions import build_slice, derive_layout, load_slice, partitions_def_of
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.filter.partition_slice import match_rows, to_expression
@@ -149,6 +150,7 @@ def build_table_write(
     evolution = EvolutionMode.WIDEN if io_manager.schema_evolution_enabled else EvolutionMode.NONE
     strategy = settings.commit_strategy or io_manager.commit_strategy
     table = io_manager.table_of(context, settings)
+    replaces = bool(read) and replaces_everything(read)
     columns: dict[str, Any] = {
         "partition_expr": settings.partition_expr,
         "partition_column": io_manager.partition_column,
@@ -156,14 +158,14 @@ def build_table_write(
     return TableWrite(
         idempotency_key=idempotency_key,
         table=table,
-        mode=_write_mode(io_manager, context, settings, replaces=bool(read) and replaces_everything(read)),
+        mode=_write_mode(io_manager, context, settings, replaces=replaces),
         scope=RowScope(
             load_slice(context, **columns),
             rows_outside=_rows_outside(settings.rows_outside_partition or io_manager.rows_outside_partition),
             naive_timezone=settings.naive_timezone,
         ),
         layout=settings.partition_spec or (lambda: derive_layout(partitions_def_of(context), **columns)),
-        keys=settings.upsert_keys,
+        merge=_merge_rules(settings, replaces=replaces),
         evolution=settings.schema_evolution or evolution,
         properties=settings.properties,
         default_properties=defaults,
@@ -329,7 +331,7 @@ def engine_for(io_manager: "IcebergIOManagerBase", data: Any, context: OutputCon
 def _write_mode(
     io_manager: "IcebergIOManagerBase", context: OutputContext, settings: AssetSettings, *, replaces: bool
 ) -> WriteMode:
-    if replaces:
+    if replaces and settings.merge_rules.only_upserts:
         return WriteMode.OVERWRITE
     # An op passes its output on to the next one: it is the value of one run, and does not accumulate.
     default = io_manager.write_mode if context.has_asset_key else WriteMode.OVERWRITE
@@ -340,6 +342,12 @@ def _write_mode(
             'Set metadata {"iceberg/upsert_keys": ["<column>"]} on it, or another "iceberg/write_mode".'
         )
     return mode
+
+
+def _merge_rules(settings: AssetSettings, *, replaces: bool) -> MergeRules:
+    """What an upsert does; if the rows replace everything, rows of the table that are not among them go."""
+    rules = settings.merge_rules
+    return dataclasses.replace(rules, on_match="update", update_columns=(), on_missing="delete") if replaces else rules
 
 
 def _rows_outside(value: str) -> RowsOutside:

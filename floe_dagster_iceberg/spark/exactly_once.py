@@ -20,6 +20,7 @@ from floe_dagster_iceberg.models import SnapshotInfo
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.spark.committer import SparkCommitter, metadata_files
 from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, redacted, to_error
+from floe_dagster_iceberg.spark.frame_rows import stored_columns
 from floe_dagster_iceberg.spark.types import to_arrow_schema
 from floe_dagster_iceberg.spark.write import write_rows
 from floe_dagster_iceberg.table.commit.commit import NEWEST_FORMAT_OF_PYICEBERG, CommitBudget, load_table_or_none
@@ -96,6 +97,7 @@ def _write(
 ) -> TableWriteResult:
     table = loaded or load_table_or_none(catalog, write.table)
     schema = to_arrow_schema(frame.schema) if columns is None else columns
+    schema = stored_columns(schema, write, None if table is None else table.schema())
     write = replace(write, sort_by=sort_columns(schema, write, table))
     if table is not None:
         return already_written(table, write) or write_rows(table, frame, write, budget)

@@ -1,43 +1,108 @@
 """A DataFrame's rows as a table needs them: its columns and types, checked against partitions and keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyspark.sql import Column, DataFrame, functions as F, types as spark  # noqa: N812 - Spark's own convention
+from pyspark.sql import Column, DataFrame, Window, functions as F, types as spark  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.models import WriteMode
+from floe_dagster_iceberg.models.writing import MergeRules
 from floe_dagster_iceberg.spark.errors import INEXACT_NUMBER, NULL_IN_REQUIRED_COLUMN, SPARK_ERRORS
-from floe_dagster_iceberg.spark.filters import to_sql_literal
+from floe_dagster_iceberg.spark.filters import to_condition, to_sql_literal
 from floe_dagster_iceberg.spark.jobs import run_action
 from floe_dagster_iceberg.spark.row_scope import OutsideCount, SparkPartitionCheck
-from floe_dagster_iceberg.spark.statements import arrange
+from floe_dagster_iceberg.spark.statements import DELETES, arrange
 from floe_dagster_iceberg.spark.types import quote, to_arrow_schema, to_spark_type
-from floe_dagster_iceberg.table.write.upsert import check_keys, null_keys_error, repeated_keys_error
+from floe_dagster_iceberg.table.write.merge_source import (
+    check_columns,
+    fit_delete_filter,
+    null_keys_error,
+    null_order_error,
+    repeated_keys_error,
+    tied_order_error,
+    unstored_column,
+)
 from floe_dagster_iceberg.table.write.write import TableWrite
 
+_PLACE: Final = "floe:place"
+_COUNT: Final = "floe:count"
 
-def _check_key_values(table: str, frame: DataFrame, keys: Sequence[str]) -> int:
-    """Refuse keys that are NULL or appear twice, in one job; the number of rows."""
-    grouped = frame.groupBy(*(F.col(quote(key)).alias(f"key_{number}") for number, key in enumerate(keys)))
-    nulls = [
-        F.sum(F.when(F.col(f"key_{number}").isNull(), F.col("n")).otherwise(0)).alias(f"nulls_{number}")
-        for number in range(len(keys))
-    ]
-    repeated = F.sum(F.col("n") - 1).alias("repeated")
-    counted = grouped.agg(F.count(F.lit(1)).alias("n")).agg(repeated, F.sum("n").alias("rows"), *nulls)
-    found: Any = run_action(frame.sparkSession, counted.first)
-    for number, key in enumerate(keys):
-        if rows := found[f"nulls_{number}"]:
+
+@dataclass(frozen=True)
+class KeyCounts:
+    """How many rows a merge has, and how many of them repeat the key of another."""
+
+    rows: int = 0
+    repeated: int = 0
+
+
+def _check_key_values(table: str, frame: DataFrame, rules: MergeRules) -> KeyCounts:
+    """Refuse keys that are NULL, and rows of one key that cannot be told apart, in one job."""
+    keys = {f"key_{number}": key for number, key in enumerate(rules.keys)}
+    order = {f"order_{number}": column for number, column in enumerate(rules.order_by)}
+    named = [F.col(quote(column)).alias(name) for name, column in {**keys, **order}.items()]
+    # One row for each key and order, then one for each key.
+    counted = frame.groupBy(*named).agg(F.count(F.lit(1)).alias("n"))
+    unordered = [_sum_where(_is_unordered(frame, column, name), name) for name, column in order.items()]
+    newest = F.max_by("n", F.struct(*order)) if order else F.sum("n")
+    per_key = counted.groupBy(*keys).agg(F.sum("n").alias("n"), newest.alias("newest"), *unordered)
+    totals = [F.sum("n").alias("rows"), F.sum(F.col("n") - 1).alias("repeated")]
+    ties = F.sum(F.col("newest") - 1).alias("ties")
+    nulls = [_sum_where(F.col(name).isNull(), name) for name in keys]
+    unordered = [F.sum(name).alias(name) for name in order]
+    found: Any = run_action(frame.sparkSession, per_key.agg(*totals, ties, *nulls, *unordered).first)
+    for name, key in keys.items():
+        if rows := found[name]:
             raise null_keys_error(table, key, rows=rows)
-    if rows := found["repeated"]:
-        raise repeated_keys_error(table, keys, rows=rows)
-    return int(found["rows"] or 0)
+    for name, column in order.items():
+        if rows := found[name]:
+            raise null_order_error(table, column, rows=rows)
+    if rows := found["ties"]:
+        raise tied_order_error(table, rules, rows=rows) if order else repeated_keys_error(table, rules.keys, rows=rows)
+    return KeyCounts(int(found["rows"] or 0), int(found["repeated"] or 0))
+
+
+def _sum_where(condition: Column, name: str) -> Column:
+    return F.sum(F.when(condition, F.col("n")).otherwise(0)).alias(name)
+
+
+def _is_unordered(frame: DataFrame, column: str, name: str) -> Column:
+    is_float = isinstance(frame.schema[column].dataType, spark.FloatType | spark.DoubleType)
+    return F.col(name).isNull() | (F.isnan(F.col(name)) if is_float else F.lit(False))  # noqa: FBT003 - a literal for Spark
+
+
+def _find_missing(frame: DataFrame, present: DataFrame, rules: MergeRules) -> DataFrame:
+    """Keys of the table that the rows lack, NULL included, with the number of their rows."""
+    given, known = ([f"{kind}_{number}" for number in range(len(rules.keys))] for kind in ("given", "known"))
+    ours = frame.select(*(F.col(quote(key)).alias(name) for key, name in zip(rules.keys, given, strict=True)))
+    theirs = present.select(*(F.col(quote(key)).alias(name) for key, name in zip(rules.keys, known, strict=True)))
+    equal = F.expr(" AND ".join(f"{name} = {other}" for name, other in zip(given, known, strict=True)))
+    missing = theirs.join(ours, equal, "left_anti").groupBy(*known).agg(F.count(F.lit(1)).alias("n"))
+    return missing.toDF(*rules.keys, _COUNT)
+
+
+def _with_deletes(frame: DataFrame, missing: DataFrame, rules: MergeRules) -> DataFrame:
+    """The rows, and one that deletes for each missing key."""
+    if DELETES not in frame.columns:
+        frame = frame.withColumn(DELETES, F.lit(False))  # noqa: FBT003 - a literal for Spark
+    deletes = missing.withColumn(DELETES, F.lit(True))  # noqa: FBT003 - a literal for Spark
+    columns = [
+        F.col(quote(field.name)) if field.name in {*rules.keys, DELETES} else F.lit(None).cast(field.dataType)
+        for field in frame.schema.fields
+    ]
+    return frame.union(deletes.select(*columns))
+
+
+def _keep_newest(frame: DataFrame, rules: MergeRules) -> DataFrame:
+    keys, order = ([F.col(quote(name)) for name in names] for names in (rules.keys, rules.order_by))
+    place = F.row_number().over(Window.partitionBy(*keys).orderBy(*(column.desc() for column in order)))
+    return frame.withColumn(_PLACE, place).where(F.col(quote(_PLACE)) == 1).drop(_PLACE)
 
 
 # Spark needs some value that is not NULL after `raise_error`.
@@ -50,11 +115,11 @@ _NEVER_USED: Final[Mapping[type[iceberg.IcebergType], Any]] = {
 }
 
 
-def conform(frame: DataFrame, schema: Schema) -> DataFrame:
-    """Select exactly the columns of a schema; missing ones have their default or NULL, narrower types are widened."""
+def conform(frame: DataFrame, schema: Schema, *more: Column) -> DataFrame:
+    """Select the columns of a schema and more; missing ones have their default or NULL, narrower types are widened."""
     have = {field.name: field.dataType for field in frame.schema.fields}
     columns = [_column(field, have.get(field.name)).alias(field.name) for field in schema.fields]
-    return frame.select(*columns)
+    return frame.select(*columns, *more)
 
 
 def _column(field: iceberg.NestedField, have: spark.DataType | None) -> Column:
@@ -75,12 +140,14 @@ def _exact(name: str, converted: Column) -> Column:
 def _refuse_nulls(frame: DataFrame, schema: Schema) -> DataFrame:
     """Fail the job where a required column is NULL.
 
-    Without this, Spark refuses every column that it does not know to be free of NULLs.
+    Without this, Spark refuses every column that it does not know to be free of NULLs. Rows that delete are not stored.
     """
     for field in _nullable_but_required(frame, schema):
         column, kind = F.col(quote(field)), schema.find_type(field)
         failure = F.raise_error(F.lit(NULL_IN_REQUIRED_COLUMN)).cast(to_spark_type(kind))
         never = F.lit(_NEVER_USED[type(kind)]).cast(to_spark_type(kind))
+        if DELETES in frame.columns:
+            failure = F.when(~F.col(quote(DELETES)), failure)
         frame = frame.withColumn(field, F.coalesce(column, F.coalesce(failure, never)))
     return frame
 
@@ -145,17 +212,22 @@ class FrameRows:
         self._write, self._name, self._table_schema = write, str(write.table), schema
         self.where = write.scope.expression(schema)
         self.partition_check = SparkPartitionCheck(write.scope, self._name, schema)
-        columns = pa.Table.from_batches([], to_arrow_schema(frame.schema, schema))
-        self.partition_check.check_columns(columns)
-        self._schema = schema
+        columns = to_arrow_schema(frame.schema, schema)
+        self.partition_check.check_columns(pa.Table.from_batches([], columns))
+        self._schema, deletes = schema, list[Column]()
         if write.mode is WriteMode.UPSERT:
-            check_keys(self._name, schema, columns, write.keys)
+            check_columns(self._name, schema, stored_columns(columns, write, schema), write.merge)
             self._schema = Schema(*(field for field in schema.fields if field.name in frame.columns))
-        self._rows = conform(_computed_by_executors(frame), self._schema)
-        self._cached: DataFrame | None = None
+            if write.merge.delete_when is not None:
+                typed, where = fit_delete_filter(self._name, write.merge, columns, schema)
+                found = F.expr(to_condition(where, typed))
+                deletes = [F.coalesce(found, F.lit(False)).alias(DELETES)]  # noqa: FBT003 - a literal for Spark
+        self._rows = conform(_computed_by_executors(frame), self._schema, *deletes)
+        self._cached: list[DataFrame] = []
         self._outside: OutsideCount | None = None
         # Of an upsert, once it is checked.
-        self.row_count = 0
+        self.key_counts = KeyCounts()
+        self.missing_rows = 0
 
     def fits(self, schema: Schema) -> bool:
         """Whether the rows have the columns of this schema, whatever ids Spark has given new ones."""
@@ -166,22 +238,23 @@ class FrameRows:
 
         Raises:
             RowsOutsidePartitionError: Rows lie outside the partitions, and that is an error.
-            ValidationError: Keys are NULL or appear twice.
+            ValidationError: Keys are NULL, or rows of one key cannot be told apart.
         """
         if self._write.mode is WriteMode.UPSERT:
             # An upsert reads its rows several times: twice here, and again to match them.
-            self._cached = self._rows = self._rows.persist()
+            self._rows = self._rows.persist()
+            self._cached.append(self._rows)
         self._outside = self.partition_check.count(self._rows)
         rows = self.partition_check.filter_counted(self._rows, self._outside)
         if self._write.mode is WriteMode.UPSERT:
-            self.row_count = _check_key_values(self._name, rows, self._write.keys)
+            self.key_counts = _check_key_values(self._name, rows, self._write.merge)
 
     def close(self) -> None:
         """Release cached rows."""
         # A Spark that has died has none.
         with suppress(*SPARK_ERRORS):
-            if self._cached is not None:
-                self._cached.unpersist()
+            for frame in self._cached:
+                frame.unpersist()
 
     def arranged(self, table: Table) -> DataFrame:
         """The rows for `append` and `replace`, checked during the write, and sorted."""
@@ -190,9 +263,23 @@ class FrameRows:
             return rows
         return arrange(rows, table, table.catalog.name, self._write.sort_by)
 
-    def checked(self) -> DataFrame:
-        """The rows for `merge`, after `check`."""
+    def checked(self, present: DataFrame | None) -> DataFrame:
+        """The rows for `merge`, after `check`.
+
+        Args:
+            present: The rows of the table that the merge deletes where the DataFrame lacks their key.
+        """
+        rules = self._write.merge
         rows = self.partition_check.filter_counted(self._rows, self._outside or OutsideCount())
+        if self.key_counts.repeated:
+            rows = _keep_newest(rows, rules)
+        if present is not None:
+            # MERGE's own clause for such rows reads and rewrites the whole table, other partitions included.
+            missing = _find_missing(rows, present, rules).persist()
+            self._cached.append(missing)
+            counted = run_action(missing.sparkSession, missing.agg(F.sum(_COUNT)).first)
+            self.missing_rows = int((counted and counted[0]) or 0)
+            rows = _with_deletes(rows, missing, rules) if self.missing_rows else rows
         return _refuse_nulls(rows, self._schema)
 
     def outside(self, *, rows_written: int) -> OutsideCount:
@@ -207,9 +294,16 @@ class FrameRows:
     def count_nulls(self) -> dict[str, int]:
         """NULLs in columns that the table requires."""
         columns = _nullable_but_required(self._rows, self._schema)
-        counted = self._rows.agg(*(F.count_if(F.col(quote(name)).isNull()) for name in columns))
+        stored = self._rows.where(~F.col(quote(DELETES))) if DELETES in self._rows.columns else self._rows
+        counted = stored.agg(*(F.count_if(F.col(quote(name)).isNull()) for name in columns))
         found = run_action(self._rows.sparkSession, counted.first)
         return {} if found is None else dict(zip(columns, found, strict=True))
+
+
+def stored_columns(columns: pa.Schema, write: TableWrite, schema: Schema | None) -> pa.Schema:
+    """The columns of a DataFrame that a table gets; `schema` is that of the table, if it exists."""
+    unstored = unstored_column(write.merge, columns.names, schema)
+    return pa.schema([column for column in columns if column.name != unstored])
 
 
 def _shape(schema: Schema) -> list[tuple[str, str, bool]]:

@@ -15,6 +15,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import Column, DataFrame, DataFrameWriterV2, SparkSession, functions as F, types as spark  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.models import TableIdentifier
+from floe_dagster_iceberg.models.writing import MergeRules
 from floe_dagster_iceberg.spark.filters import column_paths
 from floe_dagster_iceberg.spark.jobs import run_action
 from floe_dagster_iceberg.spark.types import quote, spark_table
@@ -23,6 +24,8 @@ from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, 
 # DELETE and MERGE take no options; their snapshot properties are conf of the session while they run.
 _SESSION_CONF: Final = "spark.sql.iceberg.snapshot-property."
 _session_conf_lock = threading.Lock()
+DELETES: Final = "floe:deletes"
+"""The column of a DataFrame that says which of its rows delete the row of their key."""
 
 
 @dataclass(frozen=True)
@@ -87,39 +90,59 @@ def delete(session: SparkSession, target: WriteTarget, condition: str) -> None:
 
 
 @traced_step("upsert", _describe)
-def merge(frame: DataFrame, target: WriteTarget, keys: Sequence[str], condition: str) -> None:
-    """Update the rows that meet a condition and share a key, and insert the others.
+def merge(frame: DataFrame, target: WriteTarget, rules: MergeRules, condition: str) -> None:
+    """Match the rows with those of the table that meet a condition, and do what the rules say.
 
-    Columns that the DataFrame lacks keep their values in updated rows, and are NULL in new ones.
+    Columns that the DataFrame lacks keep their values in updated rows, and are NULL in new ones. Its column `DELETES`,
+    if it has one, says which rows delete. With `on_missing: delete`, a NULL in a key matches NULL.
     """
     # The condition and the assignments name columns without a table, so the DataFrame's need other names.
     prefix = f"floe_{uuid.uuid4().hex}"
     ours = {name: f"{prefix}_{number}" for number, name in enumerate(frame.columns)}
-    matched = " AND ".join(f"{quote(key)} = {ours[key]}" for key in keys)
+    named, has_deletes = frame.toDF(*ours.values()), DELETES in ours
+    deletes, older = ours.pop(DELETES, "FALSE"), _is_older(frame, ours, rules.order_by)
+    equals = "<=>" if rules.on_missing == "delete" else "="
+    matched = " AND ".join(f"{quote(key)} {equals} {ours[key]}" for key in rules.keys)
     assigned = {quote(name): F.col(own) for name, own in ours.items()}
-    updated = {quote(name): F.col(own) for name, own in ours.items() if name not in keys}
+    columns = [name for name in rules.update_columns or ours if name not in rules.keys]
     # Not as SQL: Spark 4.1 cannot plan a MERGE from a view of a DataFrame that reads a table.
-    statement = frame.toDF(*ours.values()).mergeInto(target.name, F.expr(f"{matched} AND ({condition})"))
-    if updated:
-        statement = statement.whenMatched(_differs(frame, ours, keys)).update(updated)
+    statement = named.mergeInto(target.name, F.expr(f"{matched} AND ({condition})"))
+    if has_deletes:
+        statement = statement.whenMatched(F.expr(f"{deletes} AND NOT {older}")).delete()
+    if columns and rules.on_match == "update":
+        changed = F.expr(f"NOT {deletes} AND NOT {older} AND {_differs(frame, ours, columns)}")
+        statement = statement.whenMatched(changed).update({quote(name): F.col(ours[name]) for name in columns})
+    statement = statement.whenNotMatched(F.expr(f"NOT {deletes}")).insert(assigned)
     with _session_conf(frame.sparkSession, target):
-        run_action(frame.sparkSession, statement.whenNotMatched().insert(assigned).merge)
+        run_action(frame.sparkSession, statement.merge)
 
 
-def _differs(frame: DataFrame, ours: Mapping[str, str], keys: Sequence[str]) -> Column | None:
-    """Whether a matched row has other values than the table; None if Spark cannot compare them."""
+def _is_older(frame: DataFrame, ours: Mapping[str, str], order_by: Sequence[str]) -> str:
+    """Whether a row is older than the table's; NULL and NaN of the table are older than anything."""
+    older = "FALSE"
+    for name in reversed(order_by):
+        there, here = quote(name), ours[name]
+        less = f"{here} < {there}"
+        if isinstance(frame.schema[name].dataType, spark.FloatType | spark.DoubleType):
+            less = f"({less} AND NOT isnan({there}))"
+        older = f"({less} OR ({here} = {there} AND {older}))"
+    return f"coalesce({older}, FALSE)"
+
+
+def _differs(frame: DataFrame, ours: Mapping[str, str], columns: Sequence[str]) -> str:
+    """Whether a matched row has other values than the table; true if Spark cannot compare them."""
     equal = []
     for field in frame.schema.fields:
-        if field.name in keys:
+        if field.name not in columns:
             continue
         if "map<" in field.dataType.simpleString() or isinstance(field.dataType, spark.VariantType):
-            return None
+            return "TRUE"
         there, here = quote(field.name), ours[field.name]
         if isinstance(field.dataType, spark.FractionalType):
             # As text, 0.0 differs from -0.0.
             there, here = f"CAST({there} AS STRING)", f"CAST({here} AS STRING)"
         equal.append(f"{there} <=> {here}")
-    return F.expr(f"NOT ({' AND '.join(equal)})")
+    return f"NOT ({' AND '.join(equal)})"
 
 
 def arrange(frame: DataFrame, table: Table, catalog: str, sort_by: Sequence[str]) -> DataFrame:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
 from pyiceberg.expressions import AlwaysFalse
 from pyiceberg.table import Table
@@ -14,12 +15,13 @@ from pyspark.sql import DataFrame
 from floe_dagster_iceberg import errors
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.models import SnapshotInfo, WriteMode
+from floe_dagster_iceberg.models.writing import MergeRules
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.spark import staging_branch as staging, statements
 from floe_dagster_iceberg.spark.committer import SparkCommitter
 from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, FailureKind, kind_of, name_of, redacted, to_error
 from floe_dagster_iceberg.spark.filters import to_condition
-from floe_dagster_iceberg.spark.frame_rows import FrameRows
+from floe_dagster_iceberg.spark.frame_rows import FrameRows, stored_columns
 from floe_dagster_iceberg.spark.types import check_types, to_arrow_schema
 from floe_dagster_iceberg.table.commit.commit import NEWEST_FORMAT_OF_PYICEBERG, CommitBudget, commit
 from floe_dagster_iceberg.table.commit.refs import fork_branch, head_of, remove_ref
@@ -27,7 +29,7 @@ from floe_dagster_iceberg.table.filter.row_filter import compares_uuids
 from floe_dagster_iceberg.table.schema.convert import check_format_version
 from floe_dagster_iceberg.table.schema.reconcile import ColumnChange, apply_changes, reconcile
 from floe_dagster_iceberg.table.write.exactly_once import find_committed_write
-from floe_dagster_iceberg.table.write.upsert import UpsertCounts
+from floe_dagster_iceberg.table.write.merge import MergeCounts
 from floe_dagster_iceberg.table.write.write import (
     TableWrite,
     TableWriteResult,
@@ -44,6 +46,9 @@ _BEFORE_THE_COMMIT = (
     FailureKind.INEXACT_NUMBER,
     FailureKind.PARTIAL_MATCH,
 )
+
+# What Iceberg notes of a MERGE in the summary of its snapshot.
+_NOTED: Final = "spark.merge-into.num-target-rows-"
 
 
 def write_rows(table: Table, frame: DataFrame, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
@@ -117,7 +122,7 @@ class _WriteRun:
     def _stage_changes(self, transaction: TableTransaction) -> list[ColumnChange]:
         before, write = transaction.table_metadata, self._write
         schema = before.schema()
-        columns = to_arrow_schema(self._frame.schema, schema)
+        columns = stored_columns(to_arrow_schema(self._frame.schema, schema), write, schema)
         changes = reconcile(
             self._name,
             schema,
@@ -182,7 +187,7 @@ class _WriteRun:
         return self._result(snapshot, rows)
 
     def _run_statements(self, rows: FrameRows) -> None:
-        write, condition = self._write, rows.partition_check.condition
+        write = self._write
         head = head_of(self._table.metadata, write.branch, self._name)
         target = statements.WriteTarget(
             self._table.catalog.name, write.table, write.summary_properties, write.branch, in_order=bool(write.sort_by)
@@ -191,11 +196,11 @@ class _WriteRun:
             write.precondition(self._table.metadata, write.branch)
         if write.mode is not WriteMode.OVERWRITE or isinstance(rows.where, AlwaysFalse):
             if write.precondition is None or head is None:
-                self._add(rows, target)
+                self._add(rows, target, head)
                 return
             # Spark's own commit would also succeed if the branch has moved since the precondition was checked.
             with self._staged(target, head) as staged:
-                self._add(rows, staged)
+                self._add(rows, staged, head)
         elif head is not None and (
             self._through_branch
             or compares_uuids(self._table.schema(), rows.where)
@@ -208,11 +213,15 @@ class _WriteRun:
                 rows.arranged(self._table), target, condition, since=head, last_write_wins=write.last_write_wins
             )
 
-    def _add(self, rows: FrameRows, target: statements.WriteTarget) -> None:
-        if self._write.mode is WriteMode.UPSERT:
-            statements.merge(rows.checked(), target, self._write.keys, rows.partition_check.condition)
-        else:
+    def _add(self, rows: FrameRows, target: statements.WriteTarget, head: Snapshot | None) -> None:
+        rules, condition = self._write.merge, rows.partition_check.condition
+        if self._write.mode is not WriteMode.UPSERT:
             statements.append(rows.arranged(self._table), target)
+            return
+        present = None
+        if rules.on_missing == "delete" and head is not None:
+            present = self._frame.sparkSession.table(target.name).where(condition)
+        statements.merge(rows.checked(present), target, rules, condition)
 
     @contextmanager
     def _staged(self, target: statements.WriteTarget, base: Snapshot) -> Iterator[statements.WriteTarget]:
@@ -321,7 +330,7 @@ class _WriteRun:
             schema_changes=tuple(map(str, self._changes)),
             rows_outside=outside.rows,
             rows_dropped=rows.partition_check.dropped(outside),
-            upserted=_upserted(snapshot, rows.row_count) if self._write.mode is WriteMode.UPSERT else None,
+            merged=_merged(snapshot, rows, self._write.merge) if self._write.mode is WriteMode.UPSERT else None,
         )
 
     def _remove_branch(self) -> None:
@@ -339,13 +348,18 @@ class _WriteRun:
             return
 
 
-def _upserted(snapshot: SnapshotInfo, rows: int) -> UpsertCounts | None:
+def _merged(snapshot: SnapshotInfo, rows: FrameRows, rules: MergeRules) -> MergeCounts | None:
     """What MERGE did, as Iceberg has noted it in the snapshot; older versions of it do not."""
-    noted = [snapshot.summary.get(f"spark.merge-into.num-target-rows-{what}") for what in ("inserted", "updated")]
-    if None in noted:
+    given = rows.key_counts.rows
+    if rules.only_inserts:
+        # Spark executes it as an append, for which nothing is noted.
+        inserted = snapshot.added_records
+        return MergeCounts.of(given=given, inserted=inserted, updated=0, deleted=0, missing=0)
+    noted = {what: snapshot.summary.get(f"{_NOTED}{what}") for what in ("inserted", "updated", "deleted")}
+    if None in noted.values():
         return None
-    inserted, updated = (int(number or 0) for number in noted)
-    return UpsertCounts(inserted, updated, rows - inserted - updated)
+    counts = {what: int(number or 0) for what, number in noted.items()}
+    return MergeCounts.of(given=given, missing=rows.missing_rows, **counts)
 
 
 class _DeleteRun(_WriteRun):

@@ -174,6 +174,23 @@ def test_a_partition_that_shares_a_file_is_replaced_in_one_move_and_the_other_ro
     assert warehouse.rows("items") == [(10, "eu"), (21, "us")]
 
 
+def test_a_merge_creates_the_table_and_keeps_the_ids_of_untouched_rows(warehouse: Warehouse) -> None:
+    first = {"id": [1, 2, 3], "at": [1, 1, 1], "gone": [False, False, True]}
+    then = {"id": [2, 2, 4], "at": [2, 3, 1], "gone": [False, True, False]}
+    items = frames_asset(
+        warehouse.frame(first), warehouse.frame(then), upsert_keys="id", delete_when="gone", order_by="at"
+    )
+
+    warehouse.run(items)
+    before = raw(warehouse, "id", "at", "_row_id")
+    metadata = shown(warehouse.run(items), "items")
+
+    assert [row[:2] for row in before] == [(1, 1), (2, 1)]
+    assert raw(warehouse, "id", "at", "_row_id")[0] == before[0]
+    assert warehouse.rows("items") == [(1, 1), (4, 1)]
+    assert [metadata[f"iceberg/rows_{what}"] for what in ("inserted", "updated", "deleted")] == [1, 0, 1]
+
+
 def test_replacing_a_partition_upserting_and_appending_keep_the_ids_of_untouched_rows(warehouse: Warehouse) -> None:
     def daily(rows: pa.Table, **settings: Any) -> AssetsDefinition:
         @asset(partitions_def=DAYS, metadata=iceberg_settings(partition_expr="ts", **settings))

@@ -227,6 +227,20 @@ def test_a_full_refresh_reads_everything_and_replaces(warehouse: Warehouse) -> N
     assert ids(warehouse) == [2, 3, 4]
 
 
+def test_a_full_refresh_of_a_merge_deletes_and_orders_as_every_run_does(warehouse: Warehouse) -> None:
+    create_orders(warehouse)
+    warehouse.manager.append(TABLE, orders((1, 0, 10), (2, 0, 20)))
+    rules = iceberg_settings(upsert_keys="id", delete_when="amount < 0", order_by="amount", update_columns="amount")
+    copy = target(warehouse, **rules)
+    run(warehouse, copy)
+    changed = orders((2, 0, 20), (2, 0, 25), (3, 0, 30), (4, 0, -1))
+    warehouse.manager.overwrite(TABLE, changed, overwrite_filter="day = '2024-01-01'")
+
+    run(warehouse, copy, tags=FULL_REFRESH)
+
+    assert sorted(warehouse.rows("copy", "id", "amount")) == [(2, 25), (3, 30)]
+
+
 def test_a_limit_leaves_the_rest_to_the_next_run(warehouse: Warehouse) -> None:
     create_orders(warehouse)
     copy = target(warehouse, settings={"changes_limit": 2})

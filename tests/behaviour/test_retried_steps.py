@@ -30,7 +30,15 @@ def two_tables(warehouse: Warehouse, attempts: list[int], **settings: Any) -> As
 
 
 @pytest.mark.lakes
-@pytest.mark.parametrize("settings", [{"write_mode": "append"}, {"upsert_keys": "id"}], ids=["append", "upsert"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"write_mode": "append"},
+        {"upsert_keys": "id"},
+        {"upsert_keys": "id", "order_by": "attempt", "delete_when": "attempt > 7", "on_missing": "delete"},
+    ],
+    ids=["append", "upsert", "merge"],
+)
 def test_what_is_stored_already_is_not_stored_again(warehouse: Warehouse, settings: Any) -> None:
     attempts: list[int] = []
 

@@ -129,6 +129,12 @@ METHODS: dict[str, Expected] = {
     "manage_snapshots": Expected(lambda m: m.manage_snapshots(TABLE)),
     "observe": Expected(lambda m: m.observe(TABLE)),
     "publish_branch": Expected(lambda m: m.publish_branch(TABLE, "staging"), result=SNAPSHOT, commits=True),
+    "merge": Expected(
+        lambda m: m.merge(TABLE, ROWS.set_column(1, "name", [["x", "y", "z"]]), ["id"], on_missing="delete"),
+        _in_mode("upsert"),
+        REPLACED,
+        commits=True,
+    ),
     "namespace_exists": Expected(lambda m: m.namespace_exists("bronze"), {"namespace": "bronze"}),
     "overwrite": Expected(lambda m: m.overwrite(TABLE, ROWS), _in_mode("overwrite"), REPLACED, commits=True),
     "plan_add_files": Expected(lambda m: m.plan_add_files(TABLE, ["foreign.parquet"])),

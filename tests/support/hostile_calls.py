@@ -68,6 +68,10 @@ CALLS: dict[str, list[Call]] = {
     "load_table": [lambda m, t: m.load_table(t)],
     "manage_snapshots": [lambda m, t: m.manage_snapshots(t)],
     "publish_branch": [lambda m, t: m.publish_branch(t, "audit")],
+    "merge": [
+        lambda m, t: m.merge(t, ROWS, ["id"], delete_when="name = 'x'", on_missing="delete"),
+        lambda m, t: m.merge(t, ROWS, ["name"], order_by=["id"], on_match="ignore"),
+    ],
     "namespace_exists": [lambda m, t: m.namespace_exists(t)],
     "observe": [lambda m, t: m.observe(t)],
     "overwrite": [lambda m, t: m.overwrite(t, ROWS), lambda m, t: m.overwrite(t, ROWS, overwrite_filter="name = 'a'")],

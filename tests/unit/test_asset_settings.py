@@ -14,7 +14,7 @@ from floe_dagster_iceberg import asset_settings
 from floe_dagster_iceberg.asset_settings import AssetSettings, InputSettings, iceberg_settings
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models.partitioning import PartitionField, PartitionSpec, PartitionTransform
-from floe_dagster_iceberg.models.writing import CommitStrategy, EvolutionMode, WriteMode
+from floe_dagster_iceberg.models.writing import CommitStrategy, EvolutionMode, MergeRules, WriteMode
 
 NOON = datetime(2024, 1, 5, 12, tzinfo=UTC)
 SPEC = PartitionSpec(
@@ -26,6 +26,11 @@ ALL_OUTPUT_SETTINGS: dict[str, Any] = {
     "partition_expr": {"date": "ts", "region": "region"},
     "iceberg/write_mode": "upsert",
     "iceberg/upsert_keys": ["id", "region"],
+    "iceberg/delete_when": "op = 'D'",
+    "iceberg/order_by": ["ts"],
+    "iceberg/on_match": "update",
+    "iceberg/update_columns": ["ts", "amount"],
+    "iceberg/on_missing": "delete",
     "iceberg/schema_evolution": "add",
     "iceberg/partition_spec": ["day(ts)", "bucket(16, id)"],
     "iceberg/properties": {"write.format.default": "parquet"},
@@ -52,7 +57,10 @@ def test_every_setting_of_an_output_is_read() -> None:
 
     assert (settings.table, settings.namespace) == ("orders", "bronze.raw")
     assert settings.partition_expr == {"date": "ts", "region": "region"}
-    assert (settings.write_mode, settings.upsert_keys) == (WriteMode.UPSERT, ("id", "region"))
+    assert settings.write_mode is WriteMode.UPSERT
+    assert settings.merge_rules == MergeRules(
+        ("id", "region"), "op = 'D'", ("ts",), "update", ("ts", "amount"), "delete"
+    )
     assert settings.schema_evolution is EvolutionMode.ADD
     assert str(settings.partition_spec) == "[day(ts), bucket(16, id)]"
     assert (settings.sort_by, settings.branch) == (("ts",), "audit")
@@ -85,11 +93,11 @@ def test_the_output_goes_before_the_definition() -> None:
 
 
 def test_an_output_may_leave_the_upsert_its_definition_asks_for() -> None:
-    definition = iceberg_settings(write_mode="upsert", upsert_keys=["id"])
+    definition = iceberg_settings(write_mode="upsert", upsert_keys=["id"], delete_when="gone", on_missing="delete")
 
     settings = AssetSettings.from_metadata(definition, {"iceberg/write_mode": dg.MetadataValue.text("overwrite")})
 
-    assert (settings.write_mode, settings.upsert_keys) == (WriteMode.OVERWRITE, ())
+    assert (settings.write_mode, settings.merge_rules) == (WriteMode.OVERWRITE, MergeRules())
 
 
 @pytest.mark.requirement("X20")
@@ -124,6 +132,12 @@ def test_an_explicit_mode_wins_and_a_partition_is_replaced_otherwise(
             "for upsert, but 'iceberg/write_mode' is append",
         ),
         ({"iceberg/upsert_keys": ["id", "id"]}, "column 'id' is named twice"),
+        ({"iceberg/delete_when": "gone"}, "'iceberg/delete_when' is for upsert: set 'iceberg/upsert_keys'"),
+        ({"iceberg/write_mode": "append", "iceberg/on_missing": "delete"}, "'iceberg/on_missing' is for upsert"),
+        (
+            {"iceberg/upsert_keys": "id", "iceberg/update_columns": "a", "iceberg/order_by": "ts"},
+            "'iceberg/order_by' has column 'ts', which 'iceberg/update_columns' lacks",
+        ),
         ({"iceberg/schema_evolution": "drop"}, "'iceberg/schema_evolution': Input should be 'none', 'add' or 'widen'"),
         ({"iceberg/partition_spec": ["week(ts)"]}, "'iceberg/partition_spec': partition transform 'week' is unknown"),
         ({"iceberg/partition_spec": 3}, r'a partition spec is a list such as \["day\(ts\)"'),

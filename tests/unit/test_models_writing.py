@@ -8,6 +8,7 @@ from pyiceberg.expressions import And, EqualTo, GreaterThan
 
 from floe_dagster_iceberg.models import WriteConfig, WriteMode
 
+UPSERT = {"mode": "upsert", "join_columns": ["a"]}
 CANARY = "canary-4711"
 
 
@@ -31,6 +32,15 @@ def test_a_write_appends_with_the_managers_strategy_by_default() -> None:
         ({"mode": "append", "join_columns": ["a"]}, "append takes no join_columns"),
         ({"mode": "overwrite", "join_columns": ["a"]}, "overwrite takes no join_columns"),
         ({"overwrite_filter": "a = 1"}, "append takes no overwrite_filter: leave it out, or set mode to overwrite"),
+        ({"delete_when": "a = 1"}, "append does not merge rows: leave the options of upsert out"),
+        ({"mode": "overwrite", "on_missing": "delete"}, "overwrite does not merge rows"),
+        ({**UPSERT, "order_by": ["b", "b"]}, "column 'b' is named twice"),
+        ({**UPSERT, "order_by": ["a"]}, "'order_by' has the key column 'a'"),
+        ({**UPSERT, "update_columns": ["a", "b"]}, "'update_columns' has the key column 'a'"),
+        ({**UPSERT, "update_columns": ["b"], "order_by": ["c"]}, "'order_by' has column 'c', which 'update_columns'"),
+        ({**UPSERT, "update_columns": ["b"], "on_match": "ignore"}, "'update_columns' has no effect if 'on_match'"),
+        ({**UPSERT, "on_match": "delete"}, "on_match"),
+        ({**UPSERT, "delete_when": " "}, "a row filter is a text"),
         ({"mode": "merge"}, "mode"),
         ({"commit_strategy": "slow"}, "commit_strategy"),
         ({"branch": ""}, "branch"),

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 
-from floe_dagster_iceberg.table.write.upsert import comparable
+from floe_dagster_iceberg.table.write.merge_source import comparable
 
 ROWS_IN_MEMORY: Final = 1_000_000
 _MOST_BUCKETS: Final = 256

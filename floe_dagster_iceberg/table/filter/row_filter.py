@@ -43,25 +43,35 @@ def to_row_filter(table: Table, row_filter: RowFilter) -> expr.BooleanExpression
         ValidationError: The text is not a valid filter, a column does not exist, or a literal is no value of its
             column's type. The message names columns, never the filter's values.
     """
-    name = table_name(table)
+    return fit_filter(table_name(table), table.schema(), row_filter)
+
+
+def fit_filter(
+    table: str, schema: Schema, row_filter: RowFilter, *, subject: str = "row filter"
+) -> expr.BooleanExpression:
+    """Parse a filter of rows with this schema, which are the table's or are written to it.
+
+    Raises:
+        ValidationError: As `to_row_filter` says.
+    """
     if isinstance(row_filter, str):
         try:
             expression = expr.parser.parse(row_filter)
         except Exception as error:  # noqa: BLE001 - pyparsing's errors show the text, and their class is not part of PyIceberg's API
-            where = _describe_position(row_filter, getattr(error, "loc", 0), table.schema().column_names)
+            where = _describe_position(row_filter, getattr(error, "loc", 0), schema.column_names)
             raise ValidationError(
-                f"The row filter for '{name}' cannot be parsed {where}. Write it like "
+                f"The {subject} for '{table}' cannot be parsed {where}. Write it like "
                 "\"region = 'EU' and amount > 10\".",
-                table=name,
+                table=table,
             ) from None
     elif isinstance(row_filter, expr.BooleanExpression):
         expression = row_filter
     else:
         raise ValidationError(
-            f"The row filter for '{name}' must be a string or a PyIceberg expression, not {type(row_filter).__name__}.",
-            table=name,
+            f"The {subject} for '{table}' must be a string or a PyIceberg expression, not {type(row_filter).__name__}.",
+            table=table,
         )
-    fit = _Fit(name, table.schema(), is_text=isinstance(row_filter, str))
+    fit = _Fit(table, schema, subject, is_text=isinstance(row_filter, str))
     return visit(rewrite_not(_balanced(expression)), fit)
 
 
@@ -112,8 +122,8 @@ class _Fit(BooleanExpressionVisitor[expr.BooleanExpression]):
     does not.
     """
 
-    def __init__(self, table: str, schema: Schema, *, is_text: bool) -> None:
-        self._table, self._schema, self._is_text = table, schema, is_text
+    def __init__(self, table: str, schema: Schema, subject: str, *, is_text: bool) -> None:
+        self._table, self._schema, self._subject, self._is_text = table, schema, subject, is_text
 
     def visit_true(self) -> expr.BooleanExpression:
         return expr.AlwaysTrue()
@@ -148,7 +158,7 @@ class _Fit(BooleanExpressionVisitor[expr.BooleanExpression]):
             )
             compared = f"column '{name}' of type {column.field_type} with {error}"
             raise ValidationError(
-                f"The row filter for '{self._table}' compares {compared}. {hint}", table=self._table
+                f"The {self._subject} for '{self._table}' compares {compared}. {hint}", table=self._table
             ) from None
         match fitted:
             case expr.In(term=term, literals=literals):
@@ -160,7 +170,7 @@ class _Fit(BooleanExpressionVisitor[expr.BooleanExpression]):
 
     def visit_bound_predicate(self, predicate: expr.BoundPredicate) -> expr.BooleanExpression:
         raise ValidationError(
-            f"The row filter for '{self._table}' is bound to a schema already ({type(predicate).__name__}). "
+            f"The {self._subject} for '{self._table}' is bound to a schema already ({type(predicate).__name__}). "
             "Pass the unbound expression.",
             table=self._table,
         )
@@ -171,8 +181,8 @@ class _Fit(BooleanExpressionVisitor[expr.BooleanExpression]):
         except ValueError:
             columns = ", ".join(self._schema.column_names)
             raise ValidationError(
-                f"The row filter for '{self._table}' names a column that does not exist, or a field inside a list or "
-                f"map. Columns: {columns}.",
+                f"The {self._subject} for '{self._table}' names a column that does not exist, or a field inside a list "
+                f"or map. Columns: {columns}.",
                 table=self._table,
             ) from None
 

@@ -10,7 +10,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.models import CommitStrategy, RowFilter, SnapshotInfo, WriteConfig, WriteMode
-from floe_dagster_iceberg.models.writing import EvolutionMode
+from floe_dagster_iceberg.models.writing import EvolutionMode, OnMatch, OnMissing
 from floe_dagster_iceberg.table.arrow_input import to_arrow_rows
 from floe_dagster_iceberg.table.filter.row_filter import to_row_filter
 from floe_dagster_iceberg.table.manager.base import MetadataSession, table_attributes
@@ -157,6 +157,63 @@ class RowOperations(MetadataSession):
             data,
             mode=WriteMode.UPSERT,
             join_columns=join_columns,
+            commit_strategy=commit_strategy,
+            snapshot_properties=snapshot_properties,
+            branch=branch,
+            evolve_schema=evolve_schema,
+        )
+
+    @traced("merge", _mode_attributes(WriteMode.UPSERT), report=set_written_attributes)
+    def merge(
+        self,
+        table: TableRef,
+        data: Any,
+        join_columns: Sequence[str],
+        *,
+        delete_when: RowFilter | None = None,
+        order_by: Sequence[str] = (),
+        on_match: OnMatch = "update",
+        update_columns: Sequence[str] = (),
+        on_missing: OnMissing = "keep",
+        evolve_schema: bool = True,
+        commit_strategy: CommitStrategy | None = None,
+        snapshot_properties: Mapping[str, str] | None = None,
+        branch: str | None = None,
+    ) -> SnapshotInfo:
+        """Update, insert and delete rows by key, in one snapshot; without options, this is `upsert`.
+
+        Args:
+            table: The table.
+            data: The rows, which are held in memory.
+            join_columns: Columns that identify a row; NULL in them is refused.
+            delete_when: Which rows of the data delete the row of their key: the name of a boolean column, which is not
+                stored unless the table has it, or a filter such as "op = 'D'".
+            order_by: Columns that say which row is newer. Of several rows with one key the newest counts, and only if
+                it is not older than that of the table.
+            on_match: "ignore" leaves rows whose key is in the data as they are.
+            update_columns: The columns that an update changes; all that the data has if not given.
+            on_missing: "delete" deletes all rows of the table whose key is not in the data.
+            evolve_schema: Whether the rows may change the schema.
+            commit_strategy: How manifests are treated; the manager's default if not given.
+            snapshot_properties: Properties of the snapshot summary.
+            branch: Branch to write to; a new one starts at main.
+
+        Raises:
+            ValidationError: A column is missing, a key or order is NULL, rows of one key cannot be told apart, or the
+                options contradict each other.
+            SchemaEvolutionError: The rows do not fit and may not change the schema.
+            CommitConflictError: Other writers won more often than the retry budget allows.
+        """
+        return self._write(
+            table,
+            data,
+            mode=WriteMode.UPSERT,
+            join_columns=join_columns,
+            delete_when=delete_when,
+            order_by=order_by,
+            on_match=on_match,
+            update_columns=update_columns,
+            on_missing=on_missing,
             commit_strategy=commit_strategy,
             snapshot_properties=snapshot_properties,
             branch=branch,
@@ -324,7 +381,7 @@ class RowOperations(MetadataSession):
             to_identifier(loaded),
             settings.mode,
             scope=RowScope(row_filter=AlwaysTrue() if where is None else to_row_filter(loaded, where)),
-            keys=tuple(settings.join_columns),
+            merge=settings.merge_rules,
             evolution=EvolutionMode.WIDEN if evolve_schema else EvolutionMode.NONE,
             snapshot_properties=settings.snapshot_properties,
             branch=settings.branch or MAIN_BRANCH,

@@ -23,9 +23,10 @@ from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, NewTable, commit, load_table_or_none, snapshot_id_for
 from floe_dagster_iceberg.table.write import create_table, write as writes
 from floe_dagster_iceberg.table.write.handover import HandoverProvider, hand_over
+from floe_dagster_iceberg.table.write.merge import MergeCounts
+from floe_dagster_iceberg.table.write.merge_source import MergeSource
 from floe_dagster_iceberg.table.write.row_scope import PartitionCheck
 from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
-from floe_dagster_iceberg.table.write.upsert import UpsertCounts, check_keys
 from floe_dagster_iceberg.table.write.write import PreparedFiles, TableWrite, TableWriteResult
 
 
@@ -108,7 +109,8 @@ def _into_existing(
 def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: CommitBudget) -> TableWriteResult:
     """Create the table with its first rows, or write into the one that another process has created."""
     name, snapshot_id = str(write.table), snapshot_id_for(write.idempotency_key, None)
-    stage = partial(create_table.open_new_table, catalog, rows.data_schema, write)
+    merge = MergeSource(name, rows, write.merge, None) if write.mode is WriteMode.UPSERT else None
+    stage = partial(create_table.open_new_table, catalog, (rows if merge is None else merge.stored).data_schema, write)
     with translate_errors(catalog.name, table=name):
         create_table.check_new_table(catalog, write.table)
         create_table.ensure_namespace(catalog, write.table.namespace_parts)
@@ -120,7 +122,7 @@ def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: Commit
                 raise
             return _into_existing(table, rows, write, budget)
         with UncommittedFiles(name, staged.table.io) as files, translate_errors(catalog.name, table=name):
-            prepared = _prepare(staged, rows, write, files)
+            prepared = _prepare(staged, rows if merge is None else merge, write, files)
             first = partial(
                 create_table.stage_first_snapshot, write=write, snapshot_id=snapshot_id, prepared=prepared, files=files
             )
@@ -137,12 +139,14 @@ def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: Commit
                 return TableWriteResult(
                     committed.table,
                     writes.committed_snapshot(committed, snapshot_id),
-                    rows=prepared.writer.rows,
+                    rows=prepared.given,
                     attempts=committed.attempts,
                     rows_outside=prepared.check.rows_outside,
                     rows_dropped=prepared.check.rows_dropped,
                     created=True,
-                    upserted=UpsertCounts(inserted=prepared.writer.rows) if write.mode is WriteMode.UPSERT else None,
+                    merged=None
+                    if merge is None
+                    else MergeCounts(inserted=prepared.writer.rows, unchanged=prepared.given - prepared.writer.rows),
                 )
             if not rows.replayable:
                 result = _into_existing(committed.table, rows, write, budget, prepared=prepared)
@@ -154,15 +158,19 @@ def _create(catalog: Catalog, rows: ArrowRows, write: TableWrite, budget: Commit
 
 
 def _prepare(
-    transaction: CreateTransaction, rows: ArrowRows, write: TableWrite, files: UncommittedFiles
+    transaction: CreateTransaction, rows: ArrowRows | MergeSource, write: TableWrite, files: UncommittedFiles
 ) -> PreparedFiles:
     metadata, name = transaction.table_metadata, str(write.table)
     check = PartitionCheck(write.scope, name, metadata.schema())
-    if write.mode is WriteMode.UPSERT:
-        check_keys(name, metadata.schema(), rows.to_table(check.filter), write.keys)
-        check = PartitionCheck(write.scope, name, metadata.schema())
-    writer = files.open_writer(metadata, sort_by=write.sort_by)
-    writer.write(rows, check.filter)
-    check.finish()
+    if isinstance(rows, MergeSource):
+        selected = rows.select(check, metadata.schema())
+        writer = files.open_writer(metadata, sort_by=write.sort_by)
+        writer.write(ArrowRows(selected.first_rows))
+        given = selected.given
+    else:
+        writer = files.open_writer(metadata, sort_by=write.sort_by)
+        writer.write(rows, check.filter)
+        check.finish()
+        given = writer.rows
     writer.finish()
-    return PreparedFiles(metadata, writer, check)
+    return PreparedFiles(metadata, writer, check, given)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-import pyarrow as pa
 from pyiceberg.expressions import AlwaysFalse, BooleanExpression
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -24,7 +23,7 @@ from floe_dagster_iceberg.errors import (
     ValidationError,
 )
 from floe_dagster_iceberg.models import PartitionSpec, SnapshotInfo, TableIdentifier, WriteMode, snapshot_properties
-from floe_dagster_iceberg.models.writing import DEFAULT_FORMAT_VERSION, FORMAT_VERSION, EvolutionMode
+from floe_dagster_iceberg.models.writing import DEFAULT_FORMAT_VERSION, FORMAT_VERSION, EvolutionMode, MergeRules
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import (
@@ -42,9 +41,10 @@ from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 from floe_dagster_iceberg.table.schema.reconcile import ColumnChange, apply_changes, integers_for_floats, reconcile
 from floe_dagster_iceberg.table.write.data_file_writer import DataFileWriter
 from floe_dagster_iceberg.table.write.delete import files_to_leave, remove_matching_rows
+from floe_dagster_iceberg.table.write.merge import MergeCounts, plan_merge
+from floe_dagster_iceberg.table.write.merge_source import MergeSource, SelectedRows
 from floe_dagster_iceberg.table.write.row_scope import PartitionCheck, RowScope
 from floe_dagster_iceberg.table.write.uncommitted_files import UncommittedFiles
-from floe_dagster_iceberg.table.write.upsert import UpsertCounts, check_keys, plan_upsert
 
 Layout = PartitionLayout | PartitionSpec
 _EQUALITY_DELETES: Final = "total-equality-deletes"
@@ -61,7 +61,7 @@ class TableWrite:
         scope: The rows that an overwrite replaces, or that an upsert may touch.
         idempotency_key: Identifies this piece of work: the same key is never written twice.
         layout: Partitioning of a new table, or a function that computes it when it is needed.
-        keys: Columns that match rows in an upsert.
+        merge: What an upsert does.
         evolution: Schema changes that the rows may cause.
         properties: Table properties to set; others stay.
         default_properties: Table properties of a new table, below `properties`.
@@ -84,7 +84,7 @@ class TableWrite:
     scope: RowScope = field(default_factory=RowScope)
     idempotency_key: str | None = None
     layout: Layout | Callable[[], Layout] = field(default_factory=PartitionLayout)
-    keys: Sequence[str] = ()
+    merge: MergeRules = field(default_factory=MergeRules)
     evolution: EvolutionMode = EvolutionMode.WIDEN
     properties: Mapping[str, str] = field(default_factory=dict)
     default_properties: Mapping[str, str] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class TableWriteResult:
         rows_dropped: Those of them that were dropped.
         created: Whether the table is new.
         deduplicated: Whether another attempt at the same work made the snapshot, so that nothing was written.
-        upserted: What an upsert did to its rows, if that is known.
+        merged: What an upsert did, if that is known.
         handed_over: Why Spark wrote Arrow rows, if it did.
     """
 
@@ -135,17 +135,18 @@ class TableWriteResult:
     rows_dropped: int = 0
     created: bool = False
     deduplicated: bool = False
-    upserted: UpsertCounts | None = None
+    merged: MergeCounts | None = None
     handed_over: str | None = None
 
 
 @dataclass(frozen=True)
 class PreparedFiles:
-    """Files that are written already, and the table metadata they were written for."""
+    """Files that are written already, the table metadata they were written for, and how many rows were given."""
 
     metadata: TableMetadata
     writer: DataFileWriter
     check: PartitionCheck
+    given: int
 
 
 def check_write(table: Table | None, write: TableWrite) -> None:
@@ -225,6 +226,9 @@ class _WriteRun:
         self._head = head_of(table.metadata, write.branch, name)
         if floats := integers_for_floats(table.metadata.schema(), rows.columns):
             rows.store_integers_as(floats)
+        self._merge = (
+            MergeSource(name, rows, write.merge, table.metadata.schema()) if write.mode is WriteMode.UPSERT else None
+        )
         self._planned_on = self._target = table.metadata
         self._changes = self._reconcile(table.metadata)
         if self._changes or write.properties:
@@ -235,14 +239,12 @@ class _WriteRun:
             self._target = planned.table_metadata
         check_properties(self._target.properties, name)
         self._check = PartitionCheck(write.scope, name, self._target.schema())
-        self._source: pa.Table | None = None
-        self._upserted: UpsertCounts | None = None
+        self._selected: SelectedRows | None = None
+        self._merged: MergeCounts | None = None
 
     def commit(self, budget: CommitBudget, snapshot_id: int, prepared: PreparedFiles | None) -> TableWriteResult:
-        if self._write.mode is WriteMode.UPSERT:
-            self._source = self._rows.to_table(self._check.filter)
-            self._check.finish()
-            check_keys(self._name, self._target.schema(), self._source, self._write.keys)
+        if self._merge is not None:
+            self._selected = self._merge.select(self._check, self._target.schema())
         elif prepared is not None:
             self._target, self._writer, self._check = prepared.metadata, prepared.writer, prepared.check
         else:
@@ -263,13 +265,13 @@ class _WriteRun:
         return TableWriteResult(
             committed.table,
             committed_snapshot(committed, snapshot_id),
-            rows=self._writer.rows if self._source is None else self._source.num_rows,
+            rows=self._writer.rows if self._selected is None else self._selected.given,
             attempts=committed.attempts,
             schema_changes=tuple(map(str, self._changes)),
             rows_outside=self._check.rows_outside,
             rows_dropped=self._check.rows_dropped,
             deduplicated=not committed.committed_by_this_process,
-            upserted=self._upserted if committed.committed_by_this_process else None,
+            merged=self._merged if committed.committed_by_this_process else None,
         )
 
     def _stage(self, snapshot_id: int, transaction: TableTransaction) -> None:
@@ -318,10 +320,10 @@ class _WriteRun:
     ) -> FileChanges:
         io, sort_by = self._table.io, self._write.sort_by
         open_writer = partial(self._files.open_writer, metadata, sort_by=sort_by, for_attempt=True)
-        if self._source is not None:
+        if self._selected is not None:
             out = open_writer()
-            changes, self._upserted = plan_upsert(
-                metadata, io, head, self._source, keys=self._write.keys, out=out, within=where
+            changes, self._merged = plan_merge(
+                metadata, io, head, self._selected, rules=self._write.merge, out=out, within=where
             )
             changes.added = out.finish()
         else:
@@ -330,12 +332,12 @@ class _WriteRun:
         return changes
 
     def _reconcile(self, metadata: TableMetadata) -> list[ColumnChange]:
-        rows = self._rows
+        stored = self._rows if self._merge is None else self._merge.stored
         changes = reconcile(
             self._name,
             metadata.schema(),
-            rows.columns,
-            null_count=rows.null_count,
+            stored.columns,
+            null_count=(self._rows if self._merge is None else self._merge).null_count,
             mode=self._write.evolution,
             docs=docs_to_write(self._write, metadata),
         )

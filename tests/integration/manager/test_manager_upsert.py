@@ -4,6 +4,7 @@ import datetime as dt
 import decimal
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,7 @@ from support.rival_writer import rival_writer
 from support.table_facts import live_files, reachable_files, recounted_totals, summary_totals
 
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models import OperationType
+from floe_dagster_iceberg.models import OperationType, WriteConfig, WriteMode
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 
 PEOPLE = pa.table({"id": [1, 2, 3, 4], "name": ["a", "b", "c", None], "age": [10, 20, 30, 40]})
@@ -247,6 +248,35 @@ def test_an_empty_table_takes_an_upsert_and_a_table_takes_an_empty_one(
 def test_a_stream_can_be_upserted(lake: Lake, manager: IcebergTableManager, people: str) -> None:
     manager.upsert(people, pa.table({"id": [1, 9], "age": [0, 0]}).to_reader(), ["id"])
 
+    assert len(lake.rows(people)) == 5
+
+
+MERGE: dict[str, Any] = {
+    "join_columns": ["id"],
+    "delete_when": "name is null",
+    "order_by": ["age"],
+    "update_columns": ["age", "name"],
+    "on_missing": "delete",
+}
+
+
+@pytest.mark.parametrize("config", [None, WriteConfig(mode=WriteMode.UPSERT, **MERGE)], ids=["arguments", "config"])
+def test_a_merge_updates_inserts_and_deletes_in_one_version(
+    lake: Lake, manager: IcebergTableManager, people: str, config: WriteConfig | None
+) -> None:
+    rows = pa.table({"id": [1, 2, 3, 9], "name": ["A", None, "C", "I"], "age": [11, 21, 29, 90], "note": ["new"] * 4})
+
+    snapshot = manager.merge(people, rows, **MERGE) if config is None else manager.write_data(people, rows, config)
+
+    assert lake.rows(people) == [(1, "A", 11, None), (3, "c", 30, None), (9, "I", 90, "new")]
+    assert (snapshot.operation, lake.metadata_versions(people)) == (OperationType.OVERWRITE, 3)
+    assert summary_totals(lake.table(people).current_snapshot()) == recounted_totals(lake.table(people))
+
+
+def test_a_merge_without_options_is_an_upsert(lake: Lake, manager: IcebergTableManager, people: str) -> None:
+    manager.merge(people, pa.table({"id": [2, 9], "age": [21, 90]}).to_reader(), ["id"])
+
+    assert lake.rows(people)[1] == (2, "b", 21)
     assert len(lake.rows(people)) == 5
 
 

@@ -72,6 +72,9 @@ CALLS: dict[str, Call] = {
     "load_table": lambda manager, t, _: manager.load_table(t),
     "manage_snapshots": lambda manager, t, _: manager.manage_snapshots(t),
     "publish_branch": lambda manager, t, _: manager.publish_branch(t, "staging"),
+    "merge": lambda manager, t, canary: manager.merge(
+        t, rows(canary), ["id"], delete_when=where(canary), order_by=["name"]
+    ),
     "namespace_exists": lambda manager, _, __: manager.namespace_exists("bronze"),
     "observe": lambda manager, t, _: manager.observe(t),
     "overwrite": lambda manager, t, canary: manager.overwrite(t, rows(canary), overwrite_filter=where(canary)),

@@ -36,6 +36,7 @@ from floe_dagster_iceberg.models import (
     SchemaEvolution,
     WriteMode,
 )
+from floe_dagster_iceberg.models.writing import MergeRules
 from floe_dagster_iceberg.table.manager import IcebergTableManager
 from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
@@ -399,7 +400,7 @@ def test_default_values_are_read_and_written(lake: SparkLake, manager: IcebergTa
     lake.write(lake.frame({"id": [7], "p": ["x"]}), mode=WriteMode.APPEND)
     lake.write(lake.frame(pa.table({"id": [8], "p": ["y"], "size": pa.nulls(1, pa.int32())})), mode=WriteMode.APPEND)
 
-    lake.write(lake.frame({"id": [8, 9], "p": ["z", "z"]}), mode=WriteMode.UPSERT, keys=("id",))
+    lake.write(lake.frame({"id": [8, 9], "p": ["z", "z"]}), mode=WriteMode.UPSERT, merge=MergeRules(("id",)))
 
     expected = [
         (0, "a", 9, "it's new"),

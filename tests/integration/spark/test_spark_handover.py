@@ -21,6 +21,7 @@ from floe_dagster_iceberg.asset_settings import iceberg_settings
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.io_managers.managers import IcebergIOManager
 from floe_dagster_iceberg.models import WriteMode
+from floe_dagster_iceberg.models.writing import MergeRules
 from floe_dagster_iceberg.spark.handover import SparkHandover
 from floe_dagster_iceberg.table.arrow_input import ArrowRows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget
@@ -102,7 +103,7 @@ def test_a_partition_is_replaced_by_spark_where_a_file_has_to_be_read(lake: Spar
 
 def write_again(lake: SparkLake, rows: pa.Table, handover: HandoverProvider | None, *, key: str) -> TableWriteResult:
     """An upsert as an asset makes it, of the same work for the same key."""
-    upsert = TableWrite(EVENTS, WriteMode.UPSERT, keys=("id",), idempotency_key=key, format_version=3)
+    upsert = TableWrite(EVENTS, WriteMode.UPSERT, merge=MergeRules(("id",)), idempotency_key=key, format_version=3)
     budget = CommitBudget.from_config(lake.manager.config)
     return write_once(lake.manager.catalog, ArrowRows(rows), upsert, budget, handover)
 
@@ -167,6 +168,10 @@ def test_the_table_manager_with_spark_upserts_overwrites_and_deletes(lake: Spark
     manager.overwrite(EVENTS, pa.table({"id": [4], "region": ["us"]}), overwrite_filter="id = 2")
     assert manager.delete(EVENTS, "id = 1") is not None
     assert spark_rows(lake) == [(3, "eu"), (4, "us")]
+
+    changes = pa.table({"id": [3, 4, 5], "region": ["EU", "us", "eu"], "gone": [False, True, False]})
+    manager.merge(EVENTS, changes, ["id"], delete_when="gone")
+    assert spark_rows(lake) == [(3, "EU"), (5, "eu")]
 
 
 def test_inputs_are_read_by_spark(lake: SparkLake, unreadable: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,7 @@ from floe_dagster_iceberg.errors import (
     WriteError,
 )
 from floe_dagster_iceberg.models import WriteMode
-from floe_dagster_iceberg.models.writing import EvolutionMode
+from floe_dagster_iceberg.models.writing import EvolutionMode, MergeRules
 from floe_dagster_iceberg.table.maintenance.orphan_files import find_orphans
 from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
@@ -300,7 +300,7 @@ def test_keys_that_identify_nothing_are_refused(lake: SparkLake, keys: dict[str,
     lake.write(lake.frame({"id": [7], "note": ["kept"]}))
 
     with pytest.raises(ValidationError, match=message):
-        lake.write(lake.frame(keys, pa.schema([("id", pa.int64())])), mode=WriteMode.UPSERT, keys=["id"])
+        lake.write(lake.frame(keys, pa.schema([("id", pa.int64())])), mode=WriteMode.UPSERT, merge=MergeRules(("id",)))
 
     assert lake.rows() == [(7, "kept")]
 
@@ -310,7 +310,7 @@ def test_an_upsert_touches_its_slice_and_the_columns_it_has(lake: SparkLake) -> 
     lake.write(lake.frame({"region": ["eu", "us"], "id": [1, 1], "note": ["a", "b"], "size": [1, 2]}), layout=BY_REGION)
     changed = lake.frame({"region": ["eu", "eu"], "id": [1, 2], "note": ["A", "C"]})
 
-    lake.write(changed, rows=keyed("region", "eu"), mode=WriteMode.UPSERT, keys=["id"])
+    lake.write(changed, rows=keyed("region", "eu"), mode=WriteMode.UPSERT, merge=MergeRules(("id",)))
 
     assert lake.rows("region", "id", "note", "size") == [
         ("eu", 1, "A", 1),
