@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.maintenance.health_checks import build_health_checks
     from floe_dagster_iceberg.observations.checks import build_writer_checks
     from floe_dagster_iceberg.observations.definitions import build_iceberg_observations
+    from floe_dagster_iceberg.observations.deletion import build_delete_partitions_job
     from floe_dagster_iceberg.observations.sensor import build_table_change_sensor
     from floe_dagster_iceberg.resources import IcebergResource, IcebergSparkResource
     from floe_dagster_iceberg.table.environments import IcebergEnvironments
@@ -57,6 +58,7 @@ _HOMES = {
     "build_catch_up_sensor": "catch_up",
     "accepted_values": "audits.checks",
     "audited_asset": "audits.asset",
+    "build_delete_partitions_job": "observations.deletion",
     "build_environment_definitions": "environment_jobs",
     "build_health_checks": "maintenance.health_checks",
     "build_iceberg_observations": "observations.definitions",
@@ -91,6 +93,7 @@ __all__ = [
     "accepted_values",
     "audited_asset",
     "build_catch_up_sensor",
+    "build_delete_partitions_job",
     "build_environment_definitions",
     "build_health_checks",
     "build_iceberg_observations",

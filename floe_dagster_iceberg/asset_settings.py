@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, TypedDict, Unpack
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pydantic
 from dagster import MetadataValue
@@ -14,7 +13,7 @@ from floe_dagster_iceberg.models import ChangesMode, writing
 from floe_dagster_iceberg.models.base import FrozenModel, field_errors, first_duplicate, nearest
 from floe_dagster_iceberg.models.identifiers import Namespace, TableIdentifier, TableName
 from floe_dagster_iceberg.models.partitioning import PartitionSpec
-from floe_dagster_iceberg.models.quantities import SizeInBytes
+from floe_dagster_iceberg.models.quantities import SizeInBytes, TimeZone
 from floe_dagster_iceberg.table.schema.partition_spec import PartitionLayout
 
 PREFIX: Final = "iceberg/"
@@ -53,14 +52,6 @@ def _read_partition_spec(value: object) -> object:
 
 def _write_partition_spec(spec: PartitionLayout | PartitionSpec | None) -> object:
     return [str(field) for field in spec.fields] if isinstance(spec, PartitionLayout) else spec
-
-
-def _known_timezone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise ValueError(f"time zone '{name}' is unknown: use a name such as 'UTC' or 'Europe/Berlin'") from error
-    return name
 
 
 def _check_limit(value: int | str | None) -> int | str | None:
@@ -178,7 +169,7 @@ class AssetSettings(_Settings):
     snapshot_properties: Properties = pydantic.Field(
         default_factory=dict, alias="iceberg/snapshot_properties", description="Properties of the snapshot summary."
     )
-    naive_timezone: Annotated[str, pydantic.AfterValidator(_known_timezone)] = pydantic.Field(
+    naive_timezone: TimeZone = pydantic.Field(
         default="UTC", alias="iceberg/naive_timezone", description="Time zone of timestamps that have none."
     )
     format_version: writing.FormatVersion | None = pydantic.Field(

@@ -88,9 +88,12 @@ MAINTENANCE: Final = {
     "iceberg/files_added": "Files that were added.",
     "iceberg/bytes_added": "Bytes that were added.",
     "iceberg/snapshots_expired": "Snapshots that expired.",
+    "iceberg/partition_rows": "Of the op that deletes partitions: the rows of each.",
+    "iceberg/rows_deleted": "Rows that retention deleted.",
     "iceberg/planned_files": "Of a dry run: files that would be rewritten or removed.",
     "iceberg/planned_bytes": "Of a dry run: their size.",
     "iceberg/planned_snapshots": "Of a dry run: snapshots that would expire.",
+    "iceberg/planned_rows": "Of a dry run: rows that would be deleted.",
     **{
         f"iceberg/{name}_{when}": f"Total number of {what} {when} the run."
         for name, what in _TOTALS.items()

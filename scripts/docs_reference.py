@@ -84,7 +84,7 @@ def _guardrail_rows() -> Iterator[Sequence[str]]:
     sections = {name: info.annotation for name, info in models.MaintenancePolicy.model_fields.items()}
     for guardrail in models.Guardrail:
         holders = [name for name, kind in sections.items() if guardrail in getattr(kind, "guardrails", ())]
-        yield f"`{guardrail}`", ", ".join(f"`{name}`" for name in holders)
+        yield f"`{guardrail}`", ", ".join(f"`{name}`" for name in holders) or "none: it cannot be overridden"
 
 
 def _schedule_rows() -> Iterator[Sequence[str]]:

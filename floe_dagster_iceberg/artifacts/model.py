@@ -14,6 +14,7 @@ from floe_dagster_iceberg.artifacts.telemetry import PATH, TelemetrySection
 from floe_dagster_iceberg.errors import ValidationError
 from floe_dagster_iceberg.models import StaleTableRecoveryMode
 from floe_dagster_iceberg.models.base import FrozenModel
+from floe_dagster_iceberg.models.maintenance import MAX_RETENTION_AGE
 from floe_dagster_iceberg.models.quantities import format_duration
 
 _logger = logging.getLogger(__name__)
@@ -36,18 +37,32 @@ class PluginSelection(FrozenModel):
 
 
 class Governance(FrozenModel):
-    """Retention policy. Snapshot expiry follows it; rows are never deleted because of it."""
+    """Retention policy. Snapshot expiry follows it; it never deletes rows by itself."""
 
     snapshot_max_age: timedelta | None = Field(default=None, description="Age at which snapshots expire.")
     snapshot_keep_last: int | None = Field(default=None, ge=1, description="Snapshots that are kept regardless of age.")
-    data_retention_days: int | None = Field(default=None, ge=1, description="Row retention; reported, not enforced.")
+    data_retention_days: int | None = Field(
+        default=None, ge=1, description="Age in days that rows have to reach before they go."
+    )
     enforcement: EnforcementLevel = Field(default=EnforcementLevel.OFF, description="How strictly it is enforced.")
     stale_table_recovery_mode: StaleTableRecoveryMode = Field(
         default=StaleTableRecoveryMode.STRICT,
         description="What a write does to a table whose metadata file is missing or truncated.",
     )
 
-    def check_expiry(self, *, max_age: timedelta | None = None, min_snapshots_to_keep: int | None = None) -> None:
+    @property
+    def data_max_age(self) -> timedelta | None:
+        """`data_retention_days` as a duration."""
+        days = self.data_retention_days
+        return None if days is None else timedelta(days=min(days, MAX_RETENTION_AGE.days))
+
+    def check_expiry(
+        self,
+        *,
+        max_age: timedelta | None = None,
+        min_snapshots_to_keep: int | None = None,
+        row_max_age: timedelta | None = None,
+    ) -> None:
         """Compare maintenance settings with governance: reject, log or ignore weaker ones, by the enforcement level.
 
         Raises:
@@ -60,6 +75,9 @@ class Governance(FrozenModel):
         keep, required_keep = min_snapshots_to_keep, self.snapshot_keep_last
         if keep is not None and required_keep is not None and keep < required_keep:
             problems.append(f"{keep} snapshots would be kept, governance requires {required_keep}")
+        if row_max_age is not None and self.data_max_age is not None and row_max_age < self.data_max_age:
+            given, required = format_duration(row_max_age), format_duration(self.data_max_age)
+            problems.append(f"rows would be deleted after {given}, governance requires {required}")
         if not problems or self.enforcement is EnforcementLevel.OFF:
             return
         message = f"Maintenance keeps less than governance allows: {'; '.join(problems)}."

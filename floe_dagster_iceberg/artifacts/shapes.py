@@ -125,7 +125,7 @@ class GovernanceSection(_StrictModel):
         default=None, ge=1, description="Snapshots that are kept whatever their age."
     )
     data_retention_days: int | None = Field(
-        default=None, ge=1, description="Retention of rows; reported, not enforced."
+        default=None, ge=1, description="Age in days that rows have to reach; deletes none by itself."
     )
     policy_enforcement_level: Literal["off", "warn", "strict"] | None = Field(
         default=None, description="What happens if a policy keeps less: nothing, a warning, or an error."

@@ -77,16 +77,9 @@ def adopt(lakehouse: Lakehouse, table: str, asset_key: str, *, execute: bool) ->
         NoSuchTableError: There is no such table.
         ValidationError: The asset or its partition column does not exist, or there is no module or $DAGSTER_HOME.
     """
-    if lakehouse.code is None:
-        raise ValidationError("The asset's definition is needed. Give --module the module that has it.")
-    spec = _find_spec(lakehouse.code.definitions, dg.AssetKey.from_user_string(asset_key))
+    spec = find_spec(lakehouse, asset_key)
     identifier = to_identifier(lakehouse.load_table(table))
-    if not os.environ.get("DAGSTER_HOME"):
-        raise ValidationError(
-            "$DAGSTER_HOME is not set, so it is not known where materializations are stored. Set it to the folder of "
-            "the instance."
-        )
-    with dg.DagsterInstance.get() as instance:
+    with open_instance() as instance:
         plan = plan_adoption(lakehouse.iceberg, identifier, spec, instance)
         if execute:
             plan.report(instance)
@@ -120,8 +113,30 @@ def show_adopted(report: AdoptedReport, console: Console) -> None:
         console.print(cell("Add --execute to report them."))
 
 
-def _find_spec(definitions: dg.Definitions, key: dg.AssetKey) -> dg.AssetSpec:
-    specs = {spec.key: spec for spec in definitions.resolve_all_asset_specs()}
+def open_instance() -> dg.DagsterInstance:
+    """Open the instance of $DAGSTER_HOME; it is closed as a context manager.
+
+    Raises:
+        ValidationError: The variable is not set.
+    """
+    if not os.environ.get("DAGSTER_HOME"):
+        raise ValidationError(
+            "$DAGSTER_HOME is not set, so it is not known where materializations are stored. Set it to the folder of "
+            "the instance."
+        )
+    return dg.DagsterInstance.get()
+
+
+def find_spec(lakehouse: Lakehouse, asset_key: str) -> dg.AssetSpec:
+    """Find an asset of the code location.
+
+    Raises:
+        ValidationError: There is no such asset, or no module.
+    """
+    if lakehouse.code is None:
+        raise ValidationError("The asset's definition is needed. Give --module the module that has it.")
+    key = dg.AssetKey.from_user_string(asset_key)
+    specs = {spec.key: spec for spec in lakehouse.code.definitions.resolve_all_asset_specs()}
     if key not in specs:
         names = [each.to_user_string() for each in specs]
         guess = nearest(key.to_user_string(), names)

@@ -18,7 +18,7 @@ from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation,
 from floe_dagster_iceberg.secrets import redact
 
 # In the order they run.
-OPERATIONS: Final = ("compaction", "snapshot_expiry", "manifests", "orphan_files")
+OPERATIONS: Final = ("retention", "compaction", "snapshot_expiry", "manifests", "orphan_files")
 # Where `init` writes each file of the starter. In the package, names must not begin with a dot.
 _STARTER_FILES: Final = {
     "definitions.py": "definitions.py",
@@ -120,8 +120,8 @@ def main() -> None:
     Tables are named 'namespace.table'; a name without a namespace is in the default one. A GLOB is a
     name with * or ?, in quotes: 'bronze.*'.
 
-    Only 'maintain --execute', 'import --execute' and 'rollback' change tables; 'adopt --execute' changes what Dagster
-    knows of one.
+    Only 'maintain', 'import' and 'delete-partition' with --execute, and 'rollback' change tables; 'adopt
+    --execute' changes what Dagster knows of one.
     """
     # The log of operations is for services. Here every error is printed once, as a message.
     logging.getLogger("floe_dagster_iceberg").addHandler(logging.NullHandler())
@@ -356,6 +356,28 @@ def adopt(table: str, *, asset_key: str, execute: bool, project: Project, as_jso
 
     report = adoption.adopt(Lakehouse.open(**project), table, asset_key, execute=execute)
     _print(report, adoption.show_adopted, as_json=as_json)
+
+
+@main.command("delete-partition", short_help="Delete the rows of partitions of an asset.")
+@_table
+@click.argument("keys", metavar="PARTITION...", nargs=-1, required=True)
+@click.option("--asset", "asset_key", metavar="KEY", required=True, help="Key of the asset, as in 'shop/orders'.")
+@click.option("--execute", is_flag=True, help="Delete the rows; without this, only count them.")
+@_json
+@_with_project
+def delete_partition(
+    table: str, keys: tuple[str, ...], *, asset_key: str, execute: bool, project: Project, as_json: bool
+) -> None:
+    """Delete the rows of partitions of an asset from TABLE, in one commit.
+
+    Reports an observation of each partition, with the rows that went. Earlier snapshots keep the rows until they
+    expire. Needs --module, for the asset, and $DAGSTER_HOME. A dry run, unless --execute is given.
+    """
+    from floe_dagster_iceberg.cli import deletion  # noqa: PLC0415
+    from floe_dagster_iceberg.cli.lakehouse import Lakehouse  # noqa: PLC0415
+
+    report = deletion.delete_partitions(Lakehouse.open(**project), table, asset_key, keys, execute=execute)
+    _print(report, deletion.show, as_json=as_json)
 
 
 @main.command("import", short_help="Add existing Parquet files to a table.")

@@ -30,6 +30,7 @@ EVERY_TABLE_CHECK: Final = "every_table_succeeded"
 
 _DESCRIPTIONS: Final = {
     MaintenanceOperation.TABLE_HEALTH: "Measures the files, snapshots and manifests of tables. Changes nothing.",
+    MaintenanceOperation.RETENTION: "Deletes rows older than the retention of their table, if it has one.",
     MaintenanceOperation.COMPACTION: "Merges small data files and applies delete files. Rows stay the same.",
     MaintenanceOperation.SNAPSHOT_EXPIRY: "Expires old snapshots and deletes the files that only they reference.",
     MaintenanceOperation.MANIFESTS: "Merges manifests for faster scan planning. Data files stay the same.",
@@ -106,7 +107,7 @@ def maintenance_key(which: MaintenanceOperation) -> dg.AssetKey:
 
 
 def build_maintenance_assets(wiring: MaintenanceWiring) -> list[dg.AssetsDefinition]:
-    """Build the five assets. Materialized together they run one after the other, in the order of the enum."""
+    """Build the assets. Materialized together they run one after the other, in the order of the enum."""
     if (wirings := _found.get()) is not None:
         wirings.append(wiring)
     followers = zip(MAINTENANCE_ASSETS, (None, *MAINTENANCE_ASSETS), strict=False)
@@ -205,5 +206,5 @@ def _conclude(
         passed=not failed,
         metadata={"iceberg/failed": [outcome.table for outcome in failed]},
     )
-    # Maintenance changes no row: a constant data version keeps downstream assets from becoming stale.
+    # A constant data version keeps assets from becoming stale: only retention changes rows, and no asset reads those.
     return dg.MaterializeResult(metadata=metadata, check_results=[check], data_version=dg.DataVersion("maintained"))

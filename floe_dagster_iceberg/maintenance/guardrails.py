@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import Table
 
 from floe_dagster_iceberg.errors import MaintenanceRefusedError
-from floe_dagster_iceberg.models import ExpiryPolicy, Guardrail, OrphanPolicy
+from floe_dagster_iceberg.models import ExpiryPolicy, Guardrail, OrphanPolicy, RetentionPolicy
 from floe_dagster_iceberg.models.maintenance import MIN_ENVIRONMENT_AGE, MIN_EXPIRY_AGE, MIN_ORPHAN_AGE
 from floe_dagster_iceberg.models.quantities import format_duration
 from floe_dagster_iceberg.plugins.base import GC_ENABLED, deletes_files
@@ -44,6 +44,40 @@ def check_expiry(table: Table, policy: ExpiryPolicy) -> None:
             f"{format_duration(MIN_ENVIRONMENT_AGE)}, so environments in use would be dropped; raise it",
         )
     guardrails.refuse_without_gc()
+
+
+def check_retention(table: Table, policy: RetentionPolicy) -> None:
+    """Check legal holds and governance before rows are looked for.
+
+    Raises:
+        MaintenanceRefusedError: With the guardrail's name and the remedy.
+    """
+    from floe_dagster_iceberg.table.maintenance.expired_rows import refuse_legal_hold  # noqa: PLC0415 - only retention needs it
+
+    refuse_legal_hold(table_name(table), table.metadata)
+    floor, age = policy.governance_min_age, policy.max_age
+    if floor is not None and age is not None:
+        _Guardrails(table, policy.overrides).refuse_if(
+            Guardrail.GOVERNANCE_RETENTION,
+            age < floor,
+            f"max_age {format_duration(age)} is below the {format_duration(floor)} that governance demands for rows; "
+            "raise it",
+        )
+
+
+def check_retention_share(table: Table, policy: RetentionPolicy, *, rows: int, total_rows: int) -> None:
+    """Check that not more rows go than one run may delete.
+
+    Raises:
+        MaintenanceRefusedError: With the guardrail's name and the remedy.
+    """
+    share = rows / max(total_rows, 1)
+    _Guardrails(table, policy.overrides).refuse_if(
+        Guardrail.RETENTION_SHARE,
+        share > policy.max_share,
+        f"{rows:,} of {total_rows:,} rows, {share:.0%}, would be deleted, more than {policy.max_share:.0%}; check "
+        "max_age and column, and raise max_share if they are right",
+    )
 
 
 def check_orphan_policy(table: Table, policy: OrphanPolicy, overlapping: Sequence[str]) -> None:

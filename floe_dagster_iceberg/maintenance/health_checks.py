@@ -48,6 +48,11 @@ _MEASURES: Final[Mapping[str, _Measure]] = {
     ),
     "snapshots": _Measure(lambda health: health.snapshots, MaintenanceOperation.SNAPSHOT_EXPIRY, "{} snapshots"),
     "manifests": _Measure(lambda health: health.manifests, MaintenanceOperation.MANIFESTS, "{} manifests"),
+    "rows_overdue_days": _Measure(
+        lambda health: health.rows_overdue_days,
+        MaintenanceOperation.RETENTION,
+        "rows are past their retention by {} days",
+    ),
     "metadata_json_bytes": _Measure(
         lambda health: health.metadata_json_bytes, MaintenanceOperation.SNAPSHOT_EXPIRY, "metadata of {}"
     ),

@@ -31,12 +31,20 @@ TableName: TypeAlias = str | models.TableIdentifier
 # How deep a table is measured before and after an operation: no deeper than what it changes.
 _TIERS: Final = {
     MaintenanceOperation.TABLE_HEALTH: HealthTier.FILES,
+    MaintenanceOperation.RETENTION: HealthTier.FILES,
     MaintenanceOperation.COMPACTION: HealthTier.FILES,
     MaintenanceOperation.POSITION_DELETES: HealthTier.FILES,
     MaintenanceOperation.SNAPSHOT_EXPIRY: HealthTier.MANIFESTS,
     MaintenanceOperation.MANIFESTS: HealthTier.MANIFESTS,
     MaintenanceOperation.ORPHAN_FILES: HealthTier.SUMMARY,
 }
+
+
+def _tier_of(operation: MaintenanceOperation, policy: MaintenancePolicy) -> HealthTier:
+    if operation is MaintenanceOperation.RETENTION and policy.retention.max_age is None:
+        # Most tables have none, and no manifest is read to say so.
+        return HealthTier.SUMMARY
+    return _TIERS[operation]
 
 
 def _describe(operation: MaintenanceOperation, table: object, *_: Any, **__: Any) -> dict[str, Any]:
@@ -139,13 +147,14 @@ class TableMaintenance:
             report.table = task.identifier
             planned = self._tasks().plan(task)
             report.plan = planned.plan
-            report.before = self._measure(task.table, policy, _TIERS[operation], planned_for=task)
+            report.before = self._measure(task.table, policy, _tier_of(operation, policy), planned_for=task)
             if not planned.plan.is_actionable:
                 return report.finish(MaintenanceStatus.SKIPPED)
             if policy.dry_run:
                 return report.finish(MaintenanceStatus.PLANNED)
             result = self._tasks().run(task, planned)
-            report.after = self._measure(self._manager.load_table(task.identifier), policy, _TIERS[operation])
+            changed = self._manager.load_table(task.identifier)
+            report.after = self._measure(changed, policy, _tier_of(operation, policy))
         except CommitConflictError as lost:
             return report.left_for_next_run(lost.reason)
         # Of any kind: whatever is wrong with one table, the tables after it get their turn.
@@ -216,6 +225,7 @@ class TableMaintenance:
             table,
             tier=tier,
             compaction=policy.compaction,
+            retention=policy.retention,
             now=self._clock(),
             live=None if task is None else task.live,
             groups=None if task is None else task.file_groups,

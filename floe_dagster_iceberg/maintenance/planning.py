@@ -45,7 +45,7 @@ def plan_compaction(task: Task) -> Planned:
         return task.nothing(summary, table_bytes=total)
     strategy = task.strategy.strategy_type
     needs_spark = compaction_needs_spark(task.table.metadata.format_version, task.live, found, strategy)
-    choice = _choose_engine(task, needs_spark)
+    choice = choose_engine_of(task, needs_spark)
     if choice.blocked_by is not None:
         return task.blocked(choice.blocked_by, engine=choice.engine, table_bytes=total)
     max_bytes = task.policy.budget.max_rewrite_bytes
@@ -67,7 +67,7 @@ def plan_position_deletes(task: Task) -> Planned:
     groups = plan_delete_groups(live, task.table.properties, task.policy.compaction)
     if not groups:
         return task.nothing("No partition has enough position delete files.", table_bytes=live.total_bytes)
-    choice = _choose_engine(task, "Position delete files are to be rewritten")
+    choice = choose_engine_of(task, "Position delete files are to be rewritten")
     if choice.blocked_by is not None:
         return task.blocked(choice.blocked_by, engine=choice.engine, table_bytes=live.total_bytes)
     files = [file for group in groups for file in group.files]
@@ -106,7 +106,7 @@ def plan_snapshot_expiry(task: Task) -> Planned:
             f"{policy.min_snapshots_to_keep} and without a branch or tag.{held}"
         )
     needs_spark = commit_needs_spark(table.metadata.format_version)
-    choice = _choose_engine(task, needs_spark)
+    choice = choose_engine_of(task, needs_spark)
     if choice.blocked_by is not None:
         return task.blocked(choice.blocked_by, engine=choice.engine)
     if choice.engine is MaintenanceEngine.SPARK and not policy.delete_files:
@@ -176,7 +176,7 @@ def plan_manifest_rewrite(task: Task) -> Planned:
             "half as many are left."
         )
         return task.nothing(summary)
-    choice = _choose_engine(task, _manifests_need_spark(task, groups))
+    choice = choose_engine_of(task, _manifests_need_spark(task, groups))
     if choice.blocked_by is not None:
         return task.blocked(choice.blocked_by, engine=choice.engine)
     if choice.engine is MaintenanceEngine.SPARK and (field := _field_of_dropped_column(table)) is not None:
@@ -314,7 +314,7 @@ def choose_engine(asked_for: MaintenanceEngine, needs_spark: str | None, *, has_
     )
 
 
-def _choose_engine(task: Task, needs_spark: str | None) -> ChosenEngine:
+def choose_engine_of(task: Task, needs_spark: str | None) -> ChosenEngine:
     """Choose the engine that rewrites files or commits; Spark is none for a table with types that it does not have."""
     choice = choose_engine(task.policy.engine, needs_spark, has_spark=task.has_spark)
     if choice.engine is not MaintenanceEngine.SPARK or choice.blocked_by is not None:

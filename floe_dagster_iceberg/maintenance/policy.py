@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from floe_dagster_iceberg.artifacts import EnforcementLevel, Governance
 from floe_dagster_iceberg.errors import ValidationError
-from floe_dagster_iceberg.models import ExpiryPolicy, MaintenancePolicy, TableIdentifier, snapshot_properties
+from floe_dagster_iceberg.models import MaintenancePolicy, TableIdentifier, snapshot_properties
 from floe_dagster_iceberg.models.base import field_errors, nearest
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
 from floe_dagster_iceberg.models.quantities import format_bytes, format_duration
@@ -24,7 +24,10 @@ _NEVER_MS: Final = 100 * 365 * 86_400_000
 # Table properties that maintenance itself writes, such as the time of its last run.
 _LAST_RUN_PREFIX: Final = f"{snapshot_properties.MAINTENANCE_PREFIX}last-"
 # Settings of a run, or that a table's own properties must not decide.
-_NOT_OF_A_TABLE: Final = ("tables", "dry_run", "budget.", "expiry.governance_min_age", "expiry.max_environment_age")
+_NOT_OF_A_TABLE: Final = (
+    *("tables", "dry_run", "budget."),
+    *("expiry.governance_min_age", "expiry.max_environment_age", "retention.governance_min_age"),
+)
 
 
 @cache
@@ -183,8 +186,16 @@ class PolicySources:
             # No other source may lower it.
             values["expiry.governance_min_age"] = self.governance.snapshot_max_age
             sources["expiry.governance_min_age"] = PolicySource.GOVERNANCE
+        if self.governance.enforcement is EnforcementLevel.STRICT and self.governance.data_max_age is not None:
+            values["retention.governance_min_age"] = self.governance.data_max_age
+            sources["retention.governance_min_age"] = PolicySource.GOVERNANCE
         policy = _validated(values, sources, table)
-        return EffectivePolicy(policy, sources, _governance_warning(self.governance, policy.expiry, table))
+        if policy.retention.follow_governance and policy.retention.max_age is None:
+            # Only where someone has asked for it: governance alone never deletes a row.
+            values["retention.max_age"] = self.governance.data_max_age
+            sources["retention.max_age"] = PolicySource.GOVERNANCE
+            policy = _validated(values, sources, table)
+        return EffectivePolicy(policy, sources, _governance_warning(self.governance, policy, table))
 
 
 def _iceberg_values(properties: Mapping[str, str]) -> dict[str, Any]:
@@ -250,12 +261,16 @@ def _reasons(error: pydantic.ValidationError, sources: Mapping[str, PolicySource
     return "; ".join(reasons)
 
 
-def _governance_warning(governance: Governance, expiry: ExpiryPolicy, table: TableIdentifier | None) -> str | None:
+def _governance_warning(governance: Governance, policy: MaintenancePolicy, table: TableIdentifier | None) -> str | None:
     if governance.enforcement is EnforcementLevel.OFF:
         return None
     strict = governance.model_copy(update={"enforcement": EnforcementLevel.STRICT})
     try:
-        strict.check_expiry(max_age=expiry.max_age, min_snapshots_to_keep=expiry.min_snapshots_to_keep)
+        strict.check_expiry(
+            max_age=policy.expiry.max_age,
+            min_snapshots_to_keep=policy.expiry.min_snapshots_to_keep,
+            row_max_age=policy.retention.max_age,
+        )
     except ValidationError as error:
         message = str(error) if table is None else f"{table}: {error}"
         if governance.enforcement is EnforcementLevel.STRICT:

@@ -39,6 +39,10 @@ _Operation = models.MaintenanceOperation
 # The numbers of an event, which Dagster plots over time; besides its duration.
 _PLOTTED: Final = {
     _Operation.TABLE_HEALTH: ("iceberg/tables", *_MEASURES),
+    _Operation.RETENTION: (
+        *("iceberg/tables_done", "iceberg/tables_failed", "iceberg/rows_deleted"),
+        *("iceberg/files_removed", "iceberg/bytes_removed"),
+    ),
     _Operation.COMPACTION: (
         *("iceberg/tables_done", "iceberg/tables_failed", "iceberg/files_before", "iceberg/files_after"),
         *("iceberg/small_files_before", "iceberg/bytes_before", "iceberg/bytes_after"),
@@ -57,8 +61,8 @@ _PLOTTED: Final = {
 # What dry runs plan is text: the page of an asset would plot it beside the numbers of the runs that did the work.
 _PLOTTED_IN_DRY_RUNS: Final = ("iceberg/tables_failed",)
 # Fields of `MaintenanceResult`, and of `MaintenancePlan` by the end of their metadata keys.
-_WORK: Final = ("files_removed", "bytes_removed", "files_added", "bytes_added", "snapshots_expired")
-_PLANNED: Final = {"files": "input_files", "bytes": "input_bytes", "snapshots": "snapshots"}
+_WORK: Final = ("files_removed", "bytes_removed", "files_added", "bytes_added", "snapshots_expired", "rows_deleted")
+_PLANNED: Final = {"files": "input_files", "bytes": "input_bytes", "snapshots": "snapshots", "rows": "rows"}
 
 
 def build_metadata(

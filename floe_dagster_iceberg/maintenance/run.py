@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from floe_dagster_iceberg.errors import EngineCapabilityError
-from floe_dagster_iceberg.maintenance import planning
+from floe_dagster_iceberg.maintenance import planning, retention
 from floe_dagster_iceberg.maintenance.side_by_side import in_callers_thread
 from floe_dagster_iceberg.maintenance.task import Planned, Task, too_early
-from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenanceResult
+from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenanceResult, snapshot_properties
 from floe_dagster_iceberg.table.maintenance.compaction import compact
 from floe_dagster_iceberg.table.maintenance.compaction_plan import RewritePlan
 from floe_dagster_iceberg.table.manager import IcebergTableManager
@@ -43,26 +43,33 @@ class TaskRunner:
         return too_early(task) or self._plan(task)
 
     def _plan(self, task: Task) -> Planned:
+        planned: Planned
         match task.operation:
             case MaintenanceOperation.TABLE_HEALTH:
-                return task.nothing("Measuring a table changes nothing.")
+                planned = task.nothing("Measuring a table changes nothing.")
+            case MaintenanceOperation.RETENTION:
+                planned = retention.plan_retention(
+                    task,
+                    lambda where, column: in_callers_thread(lambda: self._spark_run(task).count_rows(where, column)),
+                )
             case MaintenanceOperation.COMPACTION:
-                return planning.plan_compaction(task)
+                planned = planning.plan_compaction(task)
             case MaintenanceOperation.POSITION_DELETES:
-                return planning.plan_position_deletes(task)
+                planned = planning.plan_position_deletes(task)
             case MaintenanceOperation.SNAPSHOT_EXPIRY:
-                return planning.plan_snapshot_expiry(task)
+                planned = planning.plan_snapshot_expiry(task)
             case MaintenanceOperation.MANIFESTS:
-                return planning.plan_manifest_rewrite(task)
+                planned = planning.plan_manifest_rewrite(task)
             case MaintenanceOperation.ORPHAN_FILES:
                 older_than = task.now - task.policy.orphans.older_than
-                return planning.plan_orphans(
+                planned = planning.plan_orphans(
                     task,
                     self._locations.overlapping_tables,
                     lambda: in_callers_thread(lambda: self._spark_run(task).find_orphans(older_than=older_than)),
                 )
             case _:
                 assert_never(task.operation)
+        return planned
 
     def run(self, task: Task, planned: Planned) -> MaintenanceResult:
         """Execute an actionable plan.
@@ -72,6 +79,8 @@ class TaskRunner:
         """
         if task.operation is MaintenanceOperation.ORPHAN_FILES:
             return self._remove_orphans(task, planned)
+        if task.operation is MaintenanceOperation.RETENTION:
+            return self._delete_rows(task, planned)
         if planned.plan.engine is MaintenanceEngine.SPARK:
             # Spark uses all of its cores for one table, and a session has settings that tables would share.
             return in_callers_thread(lambda: self._spark_run(task).run(planned.plan))
@@ -86,6 +95,17 @@ class TaskRunner:
                 raise AssertionError(f"{task.operation} is never planned for PyIceberg")
             case _:
                 assert_never(task.operation)
+
+    def _delete_rows(self, task: Task, planned: Planned) -> MaintenanceResult:
+        if (expired := planned.expired) is None:
+            raise AssertionError("a plan to delete rows holds them")
+        properties = {snapshot_properties.MAINTENANCE_OPERATION: task.operation.value, **self._snapshot_properties}
+        if planned.plan.engine is MaintenanceEngine.SPARK:
+            snapshot = in_callers_thread(lambda: self._spark_run(task).delete_rows(expired, properties))
+        else:
+            snapshot = retention.delete_expired_rows(task, expired, self._manager.budget, properties)
+        counts = retention.deletion_counts(snapshot)
+        return task.result(planned.plan.engine, done=snapshot is not None, **counts)
 
     def _compact(self, task: Task, planned: Planned) -> MaintenanceResult:
         table = task.table

@@ -315,6 +315,9 @@ def _describe_work(result: MaintenanceResult) -> str:
             return f"{removed} moved to quarantine or deleted from it."
         case MaintenanceOperation.MANIFESTS:
             return f"{counted(result.files_removed, 'manifest')} became {result.files_added:,}."
+        case MaintenanceOperation.RETENTION:
+            what = f"{counted(result.rows_deleted, 'row')} deleted: {removed}"
+            return f"{what} became {result.files_added:,} ({format_bytes(result.bytes_added)})."
         case MaintenanceOperation.COMPACTION | MaintenanceOperation.POSITION_DELETES:
             return f"{removed} became {result.files_added:,} ({format_bytes(result.bytes_added)})."
         case MaintenanceOperation.TABLE_HEALTH:

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any, Final, Self
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Any, Final, Self
 
 from dagster import Config
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from floe_dagster_iceberg.artifacts.shapes import raise_validation_error
 from floe_dagster_iceberg.errors import ValidationError
@@ -15,6 +14,7 @@ from floe_dagster_iceberg.maintenance.policy import PolicySource, PolicySources
 from floe_dagster_iceberg.models import HealthTier, MaintenanceEngine, MaintenanceOperation, MaintenancePolicy
 from floe_dagster_iceberg.models.base import FrozenModel, unknown_name
 from floe_dagster_iceberg.models.maintenance import OperationPolicy
+from floe_dagster_iceberg.models.quantities import TimeZone
 from floe_dagster_iceberg.resources import StrictFields
 
 _PATH: Final = "plugins.orchestrator.config.maintenance"
@@ -25,22 +25,13 @@ MAINTENANCE_ASSETS: Final[tuple[MaintenanceOperation, ...]] = tuple(
 # One after the other at night, the costly and the irreversible ones only on Sundays.
 DEFAULT_CRONS: Final = {
     MaintenanceOperation.TABLE_HEALTH: "0 1 * * *",
+    # Before compaction, which need not rewrite what goes.
+    MaintenanceOperation.RETENTION: "30 1 * * *",
     MaintenanceOperation.COMPACTION: "0 2 * * *",
     MaintenanceOperation.SNAPSHOT_EXPIRY: "0 3 * * *",
     MaintenanceOperation.MANIFESTS: "0 4 * * 0",
     MaintenanceOperation.ORPHAN_FILES: "0 5 * * 0",
 }
-
-
-def _known_timezone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise ValueError(f"time zone '{name}' is unknown: use a name such as 'UTC' or 'Europe/Berlin'") from error
-    return name
-
-
-TimeZone = Annotated[str, AfterValidator(_known_timezone)]
 
 
 class ScheduleSettings(FrozenModel):

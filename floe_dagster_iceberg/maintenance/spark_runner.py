@@ -1,11 +1,14 @@
 """Execution of plans by Spark's procedures."""
 
+import uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar, assert_never
 
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
+from floe_dagster_iceberg import models
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
 from floe_dagster_iceberg._pyiceberg.transaction import TableTransaction
 from floe_dagster_iceberg.environments import environment_of
@@ -14,13 +17,19 @@ from floe_dagster_iceberg.maintenance.task import Task
 from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation, MaintenancePlan, MaintenanceResult
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.spark.committer import SparkCommitter
+from floe_dagster_iceberg.spark.jobs import run_action
 from floe_dagster_iceberg.spark.procedures import ProcedureResult, SparkProcedures, SparkProvider
+from floe_dagster_iceberg.spark.scan import empty_frame, open_frame
+from floe_dagster_iceberg.spark.write import delete_rows
 from floe_dagster_iceberg.table.commit.commit import CommitBudget, commit
 from floe_dagster_iceberg.table.commit.refs import remove_ref
 from floe_dagster_iceberg.table.maintenance.expire_files import delete_old_metadata
+from floe_dagster_iceberg.table.maintenance.expired_rows import ExpiredRows, refuse_legal_hold
 from floe_dagster_iceberg.table.maintenance.expiry import ExpiryPlan, Retention, plan_expiry
 from floe_dagster_iceberg.table.maintenance.last_run import bytes_added_since, last_run_property
 from floe_dagster_iceberg.table.names import table_name
+from floe_dagster_iceberg.table.write.row_scope import RowScope
+from floe_dagster_iceberg.table.write.write import TableWrite
 
 T = TypeVar("T")
 
@@ -38,7 +47,8 @@ class SparkRun:
     ) -> None:
         self._task, self._table, self._budget, self._progress = task, task.table, budget, progress
         self._identifier, self._provider = task.identifier, provider
-        self._procedures = SparkProcedures(provider(), task.table.catalog.name, snapshot_properties)
+        self._session = provider()
+        self._procedures = SparkProcedures(self._session, task.table.catalog.name, snapshot_properties)
 
     def run(self, plan: MaintenancePlan) -> MaintenanceResult:
         """Execute a plan.
@@ -56,14 +66,39 @@ class SparkRun:
                 return self._rewrite_manifests()
             case MaintenanceOperation.SNAPSHOT_EXPIRY:
                 return self._expire(plan)
-            case MaintenanceOperation.ORPHAN_FILES | MaintenanceOperation.TABLE_HEALTH:
-                raise AssertionError(f"Spark is never asked for {self._task.operation}")
+            case MaintenanceOperation.RETENTION | MaintenanceOperation.ORPHAN_FILES | MaintenanceOperation.TABLE_HEALTH:
+                raise AssertionError(f"{self._task.operation} is no procedure of Spark")
             case _:
                 assert_never(self._task.operation)
 
     def find_orphans(self, *, older_than: datetime) -> list[str]:
         """Locations of the orphans that Spark finds."""
         return self._procedures.find_orphan_files(self._identifier, older_than=older_than)
+
+    def count_rows(self, where: BooleanExpression, column: str) -> int:
+        """Number of rows that match a filter on a column."""
+        head = self._table.metadata.current_snapshot_id
+        frame = open_frame(self._session, self._table, snapshot_id=head, row_filter=where, columns=[column])
+        return run_action(self._session, frame.count)
+
+    def delete_rows(self, expired: ExpiredRows, snapshot_properties: Mapping[str, str]) -> models.SnapshotInfo | None:
+        """Delete rows that are past their retention.
+
+        Raises:
+            MaintenanceRefusedError: The table has got a legal hold since the plan.
+            CommitConflictError: Other writers won more often than the budget allows; nothing was changed.
+        """
+        self._refresh()
+        refuse_legal_hold(table_name(self._table), self._table.metadata)
+        write = TableWrite(
+            self._identifier,
+            models.WriteMode.OVERWRITE,
+            scope=RowScope(row_filter=expired.limit.expression),
+            idempotency_key=uuid.uuid4().hex,
+            snapshot_properties=snapshot_properties,
+        )
+        no_rows = empty_frame(self._session, self._table.schema())
+        return delete_rows(self._table, no_rows, write, self._budget).snapshot
 
     def _compact(self) -> MaintenanceResult:
         policy, table = self._task.policy.compaction, self._table

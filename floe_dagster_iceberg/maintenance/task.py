@@ -13,20 +13,14 @@ from floe_dagster_iceberg.models import MaintenanceEngine, MaintenanceOperation,
 from floe_dagster_iceberg.models.quantities import format_duration
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.changes.cursors import TableReader
-from floe_dagster_iceberg.table.maintenance.compaction_plan import (
-    FileGroup,
-    GroupLimits,
-    LiveFiles,
-    plan_groups,
-    read_live_files,
-    to_group_limits,
-)
+from floe_dagster_iceberg.table.maintenance import compaction_plan
 from floe_dagster_iceberg.table.maintenance.last_run import last_run
 from floe_dagster_iceberg.table.names import table_name, to_identifier
 from floe_dagster_iceberg.table.selection import IdleEnvironments
 
 if TYPE_CHECKING:
     # A run is about one operation, and loads what that one needs.
+    from floe_dagster_iceberg.table.maintenance.expired_rows import ExpiredRows
     from floe_dagster_iceberg.table.maintenance.expiry import Retention
     from floe_dagster_iceberg.table.maintenance.manifests import ManifestGroups
     from floe_dagster_iceberg.table.maintenance.orphan_files import OrphanSearch
@@ -42,12 +36,14 @@ class Planned:
         groups: Data files that compaction rewrites.
         manifests: Manifests that are rewritten.
         orphans: Orphans, and the quarantines whose time is over.
+        expired: Rows that are past their retention.
     """
 
     plan: MaintenancePlan
-    groups: Sequence[FileGroup] = ()
+    groups: Sequence[compaction_plan.FileGroup] = ()
     manifests: "ManifestGroups | None" = None
     orphans: "OrphanSearch | None" = None
+    expired: "ExpiredRows | None" = None
 
 
 @dataclass(frozen=True)
@@ -70,23 +66,23 @@ class Task:
         return to_identifier(self.table)
 
     @cached_property
-    def live(self) -> LiveFiles:
+    def live(self) -> compaction_plan.LiveFiles:
         """The live files of main, read once for the plan and the health before."""
-        return read_live_files(self.table)
+        return compaction_plan.read_live_files(self.table)
 
     @cached_property
     def strategy(self) -> models.CompactionStrategy:
         return self.policy.compaction.to_strategy()
 
     @cached_property
-    def limits(self) -> GroupLimits:
+    def limits(self) -> compaction_plan.GroupLimits:
         """Which files compaction considers; the budget is not part of it."""
-        return to_group_limits(self.table, self.policy.compaction)
+        return compaction_plan.to_group_limits(self.table, self.policy.compaction)
 
     @cached_property
-    def file_groups(self) -> list[FileGroup]:
+    def file_groups(self) -> list[compaction_plan.FileGroup]:
         """The data files worth rewriting, found once for the plan, its execution and the health before."""
-        return plan_groups(self.live.changes, self.table.metadata, self.strategy, self.limits)
+        return compaction_plan.plan_groups(self.live.changes, self.table.metadata, self.strategy, self.limits)
 
     @cached_property
     def retention(self) -> "Retention":

@@ -31,6 +31,7 @@ from floe_dagster_iceberg.models.maintenance import (
     MaintenancePolicy,
     ManifestPolicy,
     OrphanPolicy,
+    RetentionPolicy,
     Threshold,
 )
 from floe_dagster_iceberg.models.maintenance_results import (
@@ -83,6 +84,7 @@ __all__ = [
     "PartitionSpec",
     "PartitionTransform",
     "PlanReason",
+    "RetentionPolicy",
     "RetryConfig",
     "RowFilter",
     "SchemaChange",

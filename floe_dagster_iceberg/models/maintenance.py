@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Self
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from floe_dagster_iceberg.models.base import FrozenModel, Items, first_duplicate
-from floe_dagster_iceberg.models.quantities import Duration, SizeInBytes, SizesInBytes, format_duration
+from floe_dagster_iceberg.models.quantities import Duration, SizeInBytes, SizesInBytes, TimeZone, format_duration
 from floe_dagster_iceberg.models.writing import ColumnName, RowFilter
 
 MIB: Final = 1024 * 1024
@@ -19,6 +19,9 @@ MIN_EXPIRY_AGE: Final = timedelta(days=1)
 MIN_ORPHAN_AGE: Final = timedelta(days=3)
 MIN_ENVIRONMENT_AGE: Final = timedelta(days=1)
 MAX_ORPHAN_SHARE: Final = 0.2
+MIN_RETENTION_AGE: Final = timedelta(days=1)
+MAX_RETENTION_AGE: Final = timedelta(days=365_000)
+MAX_RETENTION_SHARE: Final = 0.2
 
 # Blanks only in backticks: text with blanks is more often a list in the wrong place than another tool's name.
 TableGlob = Annotated[str, StringConstraints(min_length=1, pattern=r"^([^\s`]|`[^`]*`)+$")]
@@ -83,6 +86,7 @@ class MaintenanceOperation(StrEnum):
     """A maintenance operation; `table_health` only measures."""
 
     TABLE_HEALTH = "table_health"
+    RETENTION = "retention"
     COMPACTION = "compaction"
     POSITION_DELETES = "position_deletes"
     SNAPSHOT_EXPIRY = "snapshot_expiry"
@@ -105,6 +109,8 @@ _SECTIONS: Final = {
 class Guardrail(StrEnum):
     """A check that refuses an operation before it changes anything, by the name errors and overrides use."""
 
+    RETENTION_SHARE = "retention_share"
+    LEGAL_HOLD = "legal_hold"
     EXPIRY_AGE = "expiry_age"
     GOVERNANCE_RETENTION = "governance_retention"
     READER_CURSORS = "reader_cursors"
@@ -135,6 +141,48 @@ class OperationPolicy(FrozenModel):
             if guardrail not in self.guardrails:
                 known = ", ".join(sorted(self.guardrails)) or "none"
                 raise ValueError(f"{type(self).__name__} has no guardrail '{guardrail}' to override: known are {known}")
+        return self
+
+
+class RetentionPolicy(OperationPolicy):
+    """Which rows go: those whose whole day is older than an age. Without an age, no row ever goes."""
+
+    # A legal hold is no guardrail that can be overridden.
+    guardrails: ClassVar[frozenset[Guardrail]] = frozenset({Guardrail.RETENTION_SHARE, Guardrail.GOVERNANCE_RETENTION})
+
+    max_age: Duration[timedelta | None] = Field(
+        default=None,
+        le=MAX_RETENTION_AGE,
+        description="Age at which rows are deleted; at least 1 day. Rows stay forever if not given.",
+    )
+    column: ColumnName | None = Field(
+        default=None,
+        description="Date or timestamp column that the age is counted from; if not given, the one that the table is "
+        "partitioned by.",
+    )
+    timezone: TimeZone = Field(
+        default="UTC", description="Time zone in which days begin, and of dates and timestamps that have none."
+    )
+    max_share: float = Field(
+        default=MAX_RETENTION_SHARE, gt=0, le=1, description="Share of a table's rows that one run may delete."
+    )
+    follow_governance: bool = Field(
+        default=False,
+        description="Whether the artifacts' data_retention_days is the age of tables without a max_age.",
+    )
+    governance_min_age: Duration[timedelta | None] = Field(
+        default=None,
+        ge=timedelta(0),
+        description="Age that governance requires rows to reach; a lower max_age is refused.",
+    )
+
+    @model_validator(mode="after")
+    def _check_max_age_floor(self) -> Self:
+        if self.max_age is not None and self.max_age < MIN_RETENTION_AGE:
+            raise ValueError(
+                f"max_age of {format_duration(self.max_age)} is below the floor of "
+                f"{format_duration(MIN_RETENTION_AGE)}: rows go by whole days. Raise it"
+            )
         return self
 
 
@@ -323,6 +371,9 @@ class HealthThresholds(FrozenModel):
     delete_ratio: Threshold = Field(default=Threshold(warn=0.1, error=0.5), description="Delete files per data file.")
     snapshots: Threshold = Field(default=Threshold(warn=1000, error=5000), description="Number of snapshots.")
     manifests: Threshold = Field(default=Threshold(warn=200, error=1000), description="Number of manifests.")
+    rows_overdue_days: Threshold = Field(
+        default=Threshold(warn=3, error=14), description="Days for which rows have been past their retention."
+    )
     metadata_json_bytes: SizesInBytes[Threshold] = Field(
         default=Threshold(warn=10 * MIB, error=50 * MIB), description="Size of the current metadata file."
     )
@@ -360,6 +411,7 @@ class MaintenancePolicy(FrozenModel):
         description="Globs over 'namespace.table', as in 'bronze.*'; names with blanks in backticks; all unless given.",
     )
     engine: MaintenanceEngine = Field(default=MaintenanceEngine.AUTO, description="Engine to use.")
+    retention: RetentionPolicy = Field(default=RetentionPolicy(), description="Deleting old rows; off unless set.")
     compaction: CompactionPolicy = Field(default=CompactionPolicy(), description="Merging small files.")
     expiry: ExpiryPolicy = Field(default=ExpiryPolicy(), description="Expiring old snapshots.")
     orphans: OrphanPolicy = Field(default=OrphanPolicy(), description="Removing files that no snapshot references.")

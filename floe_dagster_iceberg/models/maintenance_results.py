@@ -50,6 +50,12 @@ class TableHealth(FrozenModel):
         default=None, ge=0, description="Partitions that compaction would rewrite."
     )
     file_sizes: Items[FileSizeBin] | None = Field(default=None, description="Histogram of data file sizes.")
+    rows_overdue_days: float | None = Field(
+        default=None,
+        ge=0,
+        description="Days for which the oldest row has been past its retention, by the files' statistics; none without "
+        "a retention.",
+    )
 
     @property
     def small_file_share(self) -> float | None:
@@ -101,6 +107,7 @@ class MaintenancePlan(FrozenModel):
     partitions: int = Field(default=0, ge=0, description="Partitions that would be worked on.")
     snapshots: int = Field(default=0, ge=0, description="Snapshots that would expire.")
     refs: Items[str] = Field(default=(), description="Branches and tags that would be removed.")
+    rows: int = Field(default=0, ge=0, description="Rows that would be deleted.")
     files: Items[str] = Field(default=(), description="Files that would be rewritten or removed.")
     input_bytes: int = Field(default=0, ge=0, description="Bytes of those files.")
     output_files: int = Field(default=0, ge=0, description="Files that would be written, estimated.")
@@ -157,6 +164,7 @@ class MaintenanceResult(FrozenModel):
     files_added: int = Field(default=0, ge=0, description="Files written.")
     bytes_added: int = Field(default=0, ge=0, description="Bytes written.")
     snapshots_expired: int = Field(default=0, ge=0, description="Snapshots that expired.")
+    rows_deleted: int = Field(default=0, ge=0, description="Rows that were deleted.")
     overrides: Items[Guardrail] = Field(default=(), description="Guardrails that were overridden.")
     statement: str | None = Field(default=None, description="Procedure call sent to Spark, without literals.")
     error: str | None = Field(default=None, min_length=1, description="Why it failed; only for failed.")

@@ -1,11 +1,12 @@
-"""Durations, sizes and counts as people write and read them."""
+"""Durations, sizes, time zones and counts as people write and read them."""
 
 import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Final, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, TypeAdapter, ValidationError
 
 _SECONDS: Final = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 _NAMES: Final = {"d": "day", "h": "hour", "m": "minute", "s": "second"}
@@ -53,6 +54,18 @@ SizeInBytes = Annotated[_Size, BeforeValidator(_read_size)]
 
 SizesInBytes = Annotated[_Sizes, BeforeValidator(_read_sizes)]
 """A model whose fields are sizes."""
+
+
+def _known_timezone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise ValueError(f"time zone '{name}' is unknown: use a name such as 'UTC' or 'Europe/Berlin'") from error
+    return name
+
+
+TimeZone = Annotated[str, AfterValidator(_known_timezone)]
+"""The name of a time zone."""
 
 
 def format_duration(duration: timedelta) -> str:

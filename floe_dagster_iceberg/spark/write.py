@@ -366,6 +366,17 @@ class _DeleteRun(_WriteRun):
     """Removes rows and adds none."""
 
     def _run_statements(self, rows: FrameRows) -> None:
-        write = self._write
+        write, schema = self._write, self._table.schema()
         target = statements.WriteTarget(self._table.catalog.name, write.table, write.summary_properties, write.branch)
-        statements.delete(self._frame.sparkSession, target, rows.partition_check.condition)
+        head = head_of(self._table.metadata, write.branch, self._name)
+        if (
+            self._through_branch
+            or head is None
+            or compares_uuids(schema, rows.where)
+            or staging.has_partially_matching_file(self._table, head, rows.where)
+        ):
+            statements.delete(self._frame.sparkSession, target, rows.partition_check.condition)
+        else:
+            # A DELETE of whole files loses the snapshot's properties, and with them the key that finds the commit.
+            condition = to_condition(rows.where, schema, for_overwrite=True)
+            statements.replace(self._frame, target, condition, since=head, last_write_wins=True)

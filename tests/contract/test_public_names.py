@@ -33,6 +33,7 @@ API = {
     "TableChanges",
     "SparkIcebergIOManager",
     "build_catch_up_sensor",
+    "build_delete_partitions_job",
     "build_environment_definitions",
     "build_health_checks",
     "build_iceberg_observations",

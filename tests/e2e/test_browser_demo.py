@@ -6,7 +6,7 @@ from playwright.sync_api import FloatRect, expect
 
 # The graph of all assets is small, and abbreviates longer names.
 ASSETS = ("flights", "weather", "planes", "departures", "weather_effect", "day_over_day", "reviewed_routes")
-MAINTENANCE = ("table_health", "compaction", "snapshot_expiry", "manifests", "orphan_files")
+MAINTENANCE = ("table_health", "retention", "compaction", "snapshot_expiry", "manifests", "orphan_files")
 
 
 @pytest.mark.requirement("D6")

@@ -62,6 +62,7 @@ EXAMPLES: list[BaseModel] = [
     m.RetryConfig(),
     m.CompactionPolicy(),
     m.ExpiryPolicy(),
+    m.RetentionPolicy(column="ts"),
     m.OrphanPolicy(overrides=[m.Guardrail.ORPHAN_SHARE], max_share=0.5),
     m.ManifestPolicy(),
     m.Threshold(warn=1, error=2),

@@ -23,6 +23,7 @@ from floe_dagster_iceberg.models import (
     ManifestPolicy,
     OrphanPolicy,
     PlanReason,
+    RetentionPolicy,
     TableHealth,
     TableIdentifier,
     Threshold,
@@ -93,7 +94,10 @@ def test_a_guardrail_of_another_operation_cannot_be_overridden(policy: type[Base
 
 
 def test_every_guardrail_belongs_to_an_operation() -> None:
-    assert ExpiryPolicy.guardrails | OrphanPolicy.guardrails == set(Guardrail)
+    overridable = ExpiryPolicy.guardrails | OrphanPolicy.guardrails | RetentionPolicy.guardrails
+
+    # A legal hold gives way to nothing.
+    assert overridable == set(Guardrail) - {Guardrail.LEGAL_HOLD}
 
 
 @pytest.mark.parametrize(
@@ -104,6 +108,11 @@ def test_every_guardrail_belongs_to_an_operation() -> None:
         (ExpiryPolicy, {"max_snapshots_per_commit": 0}),
         (OrphanPolicy, {"older_than": -DAY, "overrides": ["orphan_age"]}),
         (OrphanPolicy, {"grace": -HOUR}),
+        (RetentionPolicy, {"max_age": 23 * HOUR}),
+        (RetentionPolicy, {"max_age": 400_000 * DAY}),
+        (RetentionPolicy, {"max_share": 0}),
+        (RetentionPolicy, {"timezone": "Mars/Olympus"}),
+        (RetentionPolicy, {"max_age": DAY, "overrides": ["legal_hold"]}),
         (OrphanPolicy, {"max_share": 0}),
         (OrphanPolicy, {"max_share": 1.1, "overrides": ["orphan_share"]}),
         (CompactionPolicy, {"min_interval": -HOUR}),

@@ -145,6 +145,29 @@ def test_strict_governance_refuses_to_keep_less() -> None:
         sources.resolve(ORDERS, {"floe.maintenance.expiry.max-age": "4d"})
 
 
+@pytest.mark.parametrize("level", ["off", "warn", "strict"])
+def test_governance_alone_deletes_no_row(level: str) -> None:
+    governance = {"data_retention_days": 90, "default_ttl_hours": 48, "policy_enforcement_level": level}
+    sources = PolicySources(governance=CompiledArtifacts.from_dict({"governance": governance}).governance)
+
+    assert sources.resolve().policy.retention.max_age is None
+    followed = sources.resolve(ORDERS, {"floe.maintenance.retention.follow-governance": "true"})
+    assert decided(followed, "retention.max_age") == (timedelta(days=90), PolicySource.GOVERNANCE)
+    assert decided(followed, "expiry.max_age") == (timedelta(hours=48), PolicySource.GOVERNANCE)
+
+
+def test_a_table_sets_its_own_retention_and_strict_governance_refuses_a_shorter_one() -> None:
+    strict = Governance(data_retention_days=90, enforcement=EnforcementLevel.STRICT)
+    own = {"floe.maintenance.retention.max-age": "100d", "floe.maintenance.retention.follow-governance": "true"}
+
+    effective = PolicySources(governance=strict).resolve(ORDERS, own)
+
+    assert decided(effective, "retention.max_age") == (timedelta(days=100), PolicySource.TABLE)
+    assert effective.policy.retention.governance_min_age == timedelta(days=90)
+    with pytest.raises(ValidationError, match="rows would be deleted after 30 days, governance requires 90 days"):
+        PolicySources(governance=strict).resolve(ORDERS, {"floe.maintenance.retention.max-age": "30d"})
+
+
 def test_governance_below_the_packages_floor_needs_the_floor_to_be_switched_off_by_name() -> None:
     hasty = Governance(snapshot_max_age=timedelta(hours=12))
 

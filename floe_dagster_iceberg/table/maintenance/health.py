@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from floe_dagster_iceberg._pyiceberg.manifest_reader import read_manifests
-from floe_dagster_iceberg.models import CompactionPolicy, FileSizeBin, HealthTier, TableHealth
+from floe_dagster_iceberg.models import CompactionPolicy, FileSizeBin, HealthTier, RetentionPolicy, TableHealth
 from floe_dagster_iceberg.plugins.error_translation import translate_errors
 from floe_dagster_iceberg.table.maintenance.compaction_plan import (
     FileGroup,
@@ -20,6 +20,7 @@ from floe_dagster_iceberg.table.maintenance.compaction_plan import (
     read_live_files,
     to_group_limits,
 )
+from floe_dagster_iceberg.table.maintenance.expired_rows import days_overdue
 from floe_dagster_iceberg.table.names import table_name, to_identifier
 
 _MIB = 1024 * 1024
@@ -33,6 +34,7 @@ def measure_health(
     *,
     tier: HealthTier = HealthTier.FILES,
     compaction: CompactionPolicy | None = None,
+    retention: RetentionPolicy | None = None,
     now: datetime | None = None,
     live: LiveFiles | None = None,
     groups: Sequence[FileGroup] | None = None,
@@ -44,6 +46,7 @@ def measure_health(
         tier: `SUMMARY` reads nothing beyond the loaded metadata, `MANIFESTS` the manifest list,
             `FILES` every manifest.
         compaction: Defines small files and partitions that need work.
+        retention: Defines which rows are overdue; without it that is not measured.
         now: Time of the measurement.
         live: The table's live files, if already read.
         groups: The table's file groups worth rewriting, if already planned.
@@ -52,6 +55,7 @@ def measure_health(
         ScanError: A manifest is missing or cannot be read.
     """
     snapshot = table.current_snapshot()
+    at = now or datetime.now(UTC)
     measured: dict[str, Any] = _from_metadata(table, snapshot)
     with translate_errors(table.catalog.name, table=table_name(table)):
         if tier is not HealthTier.SUMMARY:
@@ -59,8 +63,11 @@ def measure_health(
         if tier is HealthTier.MANIFESTS:
             measured |= _from_manifests(read_manifests(snapshot, table.io))
         if tier is HealthTier.FILES:
-            measured |= _from_files(table, live or read_live_files(table), compaction or CompactionPolicy(), groups)
-    return TableHealth(table=to_identifier(table), tier=tier, measured_at=now or datetime.now(UTC), **measured)
+            live = live or read_live_files(table)
+            measured |= _from_files(table, live, compaction or CompactionPolicy(), groups)
+            if retention is not None:
+                measured["rows_overdue_days"] = days_overdue(table, live, retention, at)
+    return TableHealth(table=to_identifier(table), tier=tier, measured_at=at, **measured)
 
 
 def _from_metadata(table: Table, snapshot: Snapshot | None) -> dict[str, Any]:

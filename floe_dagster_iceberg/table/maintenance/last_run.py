@@ -61,10 +61,14 @@ def bytes_added_since(before: TableMetadata, after: TableMetadata, operation: Ma
 
 def _operation_of(snapshot: Snapshot) -> MaintenanceOperation | None:
     """The operation that created a snapshot, from our property or from the summary of other engines' procedures."""
-    if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
+    if snapshot.summary is None:
         return None
     summary = snapshot.summary.additional_properties
-    if (named := summary.get(snapshot_properties.MAINTENANCE_OPERATION)) in set(MaintenanceOperation):
+    named = summary.get(snapshot_properties.MAINTENANCE_OPERATION)
+    if snapshot.summary.operation is not Operation.REPLACE:
+        # The only operation that changes rows.
+        return MaintenanceOperation.RETENTION if named == MaintenanceOperation.RETENTION else None
+    if named in set(MaintenanceOperation):
         return MaintenanceOperation(named)
     if "added-data-files" in summary or "deleted-data-files" in summary:
         return MaintenanceOperation.COMPACTION

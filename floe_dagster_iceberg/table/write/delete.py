@@ -102,8 +102,12 @@ def delete_rows(
     *,
     snapshot_properties: Mapping[str, str],
     branch: str = MAIN_BRANCH,
+    check: Callable[[TableMetadata, FileChanges], None] | None = None,
 ) -> Snapshot | None:
-    """Delete all rows matching a filter; None when no row matches and nothing was committed."""
+    """Delete all rows matching a filter; None when no row matches and nothing was committed.
+
+    `check` is called with the newest metadata and the changes before each attempt to commit them, and may raise.
+    """
     name, snapshot_id = table_name(table), new_snapshot_id()
     refuse_newer_format(name, table.metadata.format_version)
     check_properties(table.metadata.properties, name)
@@ -116,6 +120,8 @@ def delete_rows(
             open_writer = partial(files.open_writer, metadata, for_attempt=True)
             changes = remove_matching_rows(metadata, table.io, head, where, open_writer)
             if changes.removed:
+                if check is not None:
+                    check(metadata, changes)
                 fork_branch(transaction, branch, head)
                 SnapshotProducer(
                     transaction,

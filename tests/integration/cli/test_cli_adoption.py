@@ -1,4 +1,4 @@
-"""`floe-iceberg discover` and `adopt`: tables that others have made become assets, without a backfill."""
+"""`floe-iceberg discover`, `adopt` and `delete-partition`: what tables hold, and what Dagster knows of it."""
 
 import json
 import sys
@@ -127,3 +127,51 @@ def test_discover_writes_a_listing(lake: CommandLine) -> None:
     plain, sales = TableListing.load(output).tables
     assert (plain.columns, [column.name for column in sales.columns]) == ((), ["day", "id"])
     assert "/warehouse" not in json.dumps(json.loads(output.read_text()))
+
+
+def delete(lake: CommandLine, *more: str, exit_code: int = 0) -> dict[str, object]:
+    words = ("delete-partition", "shop.sales", "2024-01-01", "--asset", "shop/sales", "-m", "adopting", *more)
+    found = lake.json(*words) if not exit_code else {"error": lake.run(*words, exit_code=exit_code).stderr}
+    assert isinstance(found, dict)
+    return found
+
+
+def test_deleting_a_partition_deletes_its_rows_and_reports_it(lake: CommandLine, instance: dg.DagsterInstance) -> None:
+    fill(lake)
+    key = dg.AssetKey(["shop", "sales"])
+    planned = delete(lake)
+    rows_then = lake.table("shop.sales").scan().to_arrow().num_rows
+
+    done = delete(lake, "--execute")
+    again = delete(lake, "--execute")
+
+    assert (planned["executed"], planned["partitions"], rows_then) == (False, {"2024-01-01": 2}, 3)
+    assert lake.table("shop.sales").scan().to_arrow()["day"].to_pylist() == [date(2024, 1, 3)]
+    assert done["snapshot_id"] == str(lake.table("shop.sales").metadata.current_snapshot_id)
+    assert (again["partitions"], again["snapshot_id"]) == ({"2024-01-01": 0}, None)
+    [record] = instance.fetch_observations(key, limit=10).records
+    observed = record.asset_observation
+    assert observed is not None
+    assert observed.partition == "2024-01-01"
+    assert {name: value.value for name, value in observed.metadata.items()} == {
+        "dagster/partition_row_count": 0,
+        "iceberg/rows_deleted": 2,
+        "iceberg/snapshot_id": done["snapshot_id"],
+    }
+
+
+@pytest.mark.usefixtures("instance")
+def test_partitions_that_must_not_be_deleted_are_refused_with_a_reason(lake: CommandLine) -> None:
+    fill(lake)
+    for arguments, reason in (
+        (("shop.sales", "2024-13-01", "--asset", "shop/sales", "-m", "adopting"), "has no partition '2024-13-01'"),
+        (("shop.plain", "2024-01-01", "--asset", "shop/sales", "-m", "adopting"), "is stored in 'shop.sales'"),
+        (("shop.plain", "2024-01-01", "--asset", "shop/plain", "-m", "adopting"), "has no partitions"),
+        (("shop.sales", "2024-01-01", "--asset", "shop/sales"), "Give --module"),
+    ):
+        words = ("delete-partition", *arguments, "--execute")
+        assert reason in " ".join(lake.run(*words, exit_code=1).stderr.split())
+    lake.manager.create_tag("shop.sales", "legal-hold")
+    assert "refused by 'legal_hold'" in " ".join(str(delete(lake, "--execute", exit_code=1)["error"]).split())
+
+    assert lake.table("shop.sales").scan().to_arrow().num_rows == 3

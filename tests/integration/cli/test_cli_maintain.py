@@ -77,10 +77,10 @@ def test_a_plan_covers_every_operation_and_is_brief_about_what_is_fine(lake: Com
     operations = [entry["operation"] for entry in lake.json("plan", "bronze.events")["entries"]]
     brief, full = lake.run("plan").stdout, lake.run("plan", "--all").stdout
 
-    assert operations == ["compaction", "snapshot_expiry", "manifests", "orphan_files"]
+    assert operations == ["retention", "compaction", "snapshot_expiry", "manifests", "orphan_files"]
     assert "bronze.quiet" not in brief
-    assert "Nothing to do for the other 7: 8 operations on 2 tables checked; --all lists the reasons." in brief
-    assert full.count("nothing to do") == 7
+    assert "Nothing to do for the other 9: 10 operations on 2 tables checked; --all lists the reasons." in brief
+    assert full.count("nothing to do") == 9
 
 
 def test_execute_does_it_and_loses_no_row(lake: CommandLine) -> None:
@@ -236,7 +236,7 @@ def test_the_command_that_does_it_names_the_module(lake: CommandLine, shop_modul
 def test_doctor_checks_the_module(lake: CommandLine, shop_module: str) -> None:
     checks = {check["name"]: check for check in lake.json("doctor", "--no-spark", "-m", shop_module)["checks"]}
 
-    assert checks["code location"]["message"] == "Module 'shop_code' loads: 5 assets."
+    assert checks["code location"]["message"] == "Module 'shop_code' loads: 6 assets."
     assert {check["state"] for check in checks.values()} == {"ok"}
 
 

@@ -24,7 +24,7 @@ from floe_dagster_iceberg.maintenance.definitions import build_maintenance_defin
 from floe_dagster_iceberg.models import CompactionPolicy, ExpiryPolicy, Guardrail, MaintenanceBudget, MaintenancePolicy
 from floe_dagster_iceberg.resources import IcebergResource
 
-OPERATIONS = ["compaction", "snapshot_expiry", "manifests", "orphan_files"]
+OPERATIONS = ["retention", "compaction", "snapshot_expiry", "manifests", "orphan_files"]
 EAGER = MaintenancePolicy(
     compaction=CompactionPolicy(min_input_files=2),
     expiry=ExpiryPolicy(max_age=timedelta(0), min_snapshots_to_keep=2, overrides=[Guardrail.EXPIRY_AGE]),

@@ -39,7 +39,7 @@ from floe_dagster_iceberg.models import (
     Threshold,
 )
 
-NAMES = ["table_health", "compaction", "snapshot_expiry", "manifests", "orphan_files"]
+NAMES = ["table_health", "retention", "compaction", "snapshot_expiry", "manifests", "orphan_files"]
 EAGER = MaintenancePolicy(
     compaction=CompactionPolicy(min_input_files=2),
     thresholds=HealthThresholds(small_files=Threshold(warn=3, error=6), min_table_bytes=0),

@@ -138,8 +138,8 @@ def test_every_command_of_the_page_on_the_command_line_works(tmp_path: Path, mon
     for arguments in shown:
         lake.run(*arguments)
 
-    # Adopting takes the module of an asset; test_cli_adoption.py has one.
-    assert {arguments[0] for arguments in shown} == main.commands.keys() - {"init", "adopt"}
+    # These take the module of an asset or an environment; test_cli_adoption.py and test_cli_env.py have one.
+    assert {arguments[0] for arguments in shown} == main.commands.keys() - {"init", "adopt", "delete-partition", "env"}
     assert all(f"| `{name}" in (DOCS / "command-line.md").read_text() for name in main.commands)
 
 

@@ -32,7 +32,7 @@ from floe_dagster_iceberg.models import ExpiryPolicy, MaintenancePolicy
 
 ROOT = Path(__file__).resolve().parents[3]
 KEYS = {"iceberg", "pyspark", "iceberg_io_manager", "iceberg_arrow_io_manager", "iceberg_spark_io_manager"}
-MAINTENANCE = ["table_health", "compaction", "snapshot_expiry", "manifests", "orphan_files"]
+MAINTENANCE = ["table_health", "retention", "compaction", "snapshot_expiry", "manifests", "orphan_files"]
 
 
 @asset(key=["bronze", "orders"], io_manager_key="iceberg_io_manager", op_tags={"team": "shop"})
