@@ -75,7 +75,10 @@ def test_a_catalog_loads_without_a_connection_and_without_the_values_of_its_secr
 @pytest.mark.parametrize("product", sorted(FLOE.glob("*.json")), ids=lambda path: path.stem)
 def test_a_catalog_is_described_by_what_floe_compiled(project: ComponentProject, product: Path) -> None:
     path = project.write("lakehouse", "IcebergLakehouseComponent", "artifacts: product.json")
-    (path.parent / "product.json").write_text(product.read_text())
+    compiled = json.loads(product.read_text())
+    # Its collector is not here.
+    del compiled["observability"]["telemetry"]
+    (path.parent / "product.json").write_text(json.dumps(compiled))
 
     iceberg = (project.load().resources or {})["iceberg"]
 
