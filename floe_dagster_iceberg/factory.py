@@ -147,7 +147,7 @@ def create_iceberg_resources(
         )
         return IcebergBundle()
     if given is not None:
-        _prepare_telemetry(given)
+        prepare_telemetry(given)
     # Unset stays unset: the launchpad shows what is set.
     chosen: dict[str, Any] = {"qualified_table_names": True} if qualified_table_names else {}
     if environment is not None:
@@ -155,7 +155,9 @@ def create_iceberg_resources(
     iceberg = IcebergResource(**chosen) if given is None else IcebergResource.from_artifacts(given, **chosen)
     found = _GivenAssets.read(assets)
     bundle = _build_bundle(given or CompiledArtifacts(), iceberg, found, policy, maintenance=maintenance)
-    resources = _build_resources(given or CompiledArtifacts(), iceberg, settings)
+    resources = build_resources(
+        iceberg, IcebergSparkResource.from_artifacts(given or CompiledArtifacts(), iceberg), settings
+    )
     if unnamed := found.without_io_manager:
         keys, graphs = {key for each in unnamed for key in _keys(each)}, _graph_names(unnamed)
         resources[DEFAULT_IO_MANAGER_KEY] = build_default_io_manager(keys, graphs, iceberg_key=_IO_MANAGER)
@@ -251,7 +253,7 @@ def _without_assets(definitions: dg.Definitions) -> dg.Definitions:
     )
 
 
-def _prepare_telemetry(artifacts: CompiledArtifacts) -> None:
+def prepare_telemetry(artifacts: CompiledArtifacts) -> None:
     """Let the first operation start telemetry, if the artifacts ask for it."""
     try:
         telemetry = artifacts.telemetry
@@ -299,10 +301,10 @@ def _build_bundle(
     )
 
 
-def _build_resources(
-    artifacts: CompiledArtifacts, iceberg: IcebergResource, settings: Mapping[str, Any]
+def build_resources(
+    iceberg: IcebergResource, pyspark: IcebergSparkResource, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    pyspark = IcebergSparkResource.from_artifacts(artifacts, iceberg)
+    """Build the resources of a code location by their keys; the settings are those of all IO managers."""
     return {
         _ICEBERG: iceberg,
         _SPARK: pyspark,

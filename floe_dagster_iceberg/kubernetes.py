@@ -1,8 +1,9 @@
 """Pod sizes and the executor, from the artifacts. Kubernetes libraries are only imported when needed.
 
-A resource preset has a short and a long form:
+A resource preset has a short form, floe's own, and a long one:
 
     "small": {"cpu": "500m", "memory": "1Gi"}
+    "medium": {"cpu_request": "500m", "cpu_limit": "1", "memory_request": "1Gi", "memory_limit": "2Gi"}
     "large": {"requests": {"cpu": "2", "memory": "8Gi"}, "limits": {"memory": "8Gi"},
               "node_selector": {"pool": "batch"}, "tolerations": [{"key": "batch", "operator": "Exists"}]}
 
@@ -89,6 +90,10 @@ class ResourcePreset(FrozenModel):
 
     cpu: Quantity | None = Field(default=None, description="CPUs, as request and as limit.")
     memory: Quantity | None = Field(default=None, description="Memory, as request and as limit.")
+    cpu_request: Quantity | None = Field(default=None, description="CPUs that are requested, as floe writes it.")
+    cpu_limit: Quantity | None = Field(default=None, description="CPUs as limit, as floe writes it.")
+    memory_request: Quantity | None = Field(default=None, description="Memory that is requested, as floe writes it.")
+    memory_limit: Quantity | None = Field(default=None, description="Memory as limit, as floe writes it.")
     requests: dict[str, Quantity] = Field(default_factory=dict, description="Requests by resource.")
     limits: dict[str, Quantity] = Field(default_factory=dict, description="Limits by resource.")
     node_selector: dict[str, str] = Field(default_factory=dict, description="Labels that a node must have.")
@@ -96,8 +101,17 @@ class ResourcePreset(FrozenModel):
 
     @model_validator(mode="after")
     def _check_one_form(self) -> Self:
-        if (self.cpu or self.memory) and (self.requests or self.limits):
-            raise ValueError("cpu and memory are short for requests and limits: give one or the other")
+        forms = [
+            name
+            for name, is_given in (
+                ("cpu and memory", self.cpu or self.memory),
+                ("cpu_request, cpu_limit, memory_request and memory_limit", any(self._floe_form().values())),
+                ("requests and limits", self.requests or self.limits),
+            )
+            if is_given
+        ]
+        if len(forms) > 1:
+            raise ValueError(f"{'; '.join(forms)}: two ways to say the same, use one")
         return self
 
     @model_validator(mode="after")
@@ -122,7 +136,19 @@ class ResourcePreset(FrozenModel):
 
     def _resources(self) -> dict[str, dict[str, str]]:
         short = {name: value for name, value in (("cpu", self.cpu), ("memory", self.memory)) if value is not None}
-        return {"requests": self.requests or short, "limits": self.limits or short}
+        floe = self._floe_form()
+        return {
+            "requests": self.requests or floe["requests"] or short,
+            "limits": self.limits or floe["limits"] or short,
+        }
+
+    def _floe_form(self) -> dict[str, dict[str, str]]:
+        requests = {"cpu": self.cpu_request, "memory": self.memory_request}
+        limits = {"cpu": self.cpu_limit, "memory": self.memory_limit}
+        return {
+            kind: {name: value for name, value in given.items() if value is not None}
+            for kind, given in (("requests", requests), ("limits", limits))
+        }
 
     def to_tags(self) -> dict[str, Any]:
         """Return the preset as a tag of an op or a job."""

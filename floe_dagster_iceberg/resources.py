@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from dagster import (
@@ -20,6 +21,7 @@ from dagster import (
     InitResourceContext,
     MetadataValue,
 )
+from dagster_shared.libraries import DagsterLibraryRegistry
 from pydantic import Field, PrivateAttr
 
 from floe_dagster_iceberg.artifacts import CompiledArtifacts
@@ -50,6 +52,9 @@ if TYPE_CHECKING:
     from floe_dagster_iceberg.table.manager import IcebergTableManager
     from floe_dagster_iceberg.table.manager.changes import TableChanges
     from floe_dagster_iceberg.table.write.handover import Handover
+
+# The UI and deployments show the libraries of a code location. Their versions need not be those of Dagster.
+DagsterLibraryRegistry.register("floe-dagster-iceberg", version("floe-dagster-iceberg"), is_dagster_package=False)
 
 _MASK = "********"
 # The resource's own fields by the names that catalog plugins use.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import click
+from dagster import Resolver
 from pydantic import AwareDatetime, BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -19,6 +20,13 @@ from floe_dagster_iceberg import models, resources
 from floe_dagster_iceberg.artifacts import model as artifacts, shapes, telemetry
 from floe_dagster_iceberg.asset_settings import AssetSettings, InputSettings
 from floe_dagster_iceberg.cli.app import main as command_line
+from floe_dagster_iceberg.components import (
+    IcebergLakehouseComponent,
+    IcebergMaintenanceComponent,
+    IcebergSparkSqlComponent,
+)
+from floe_dagster_iceberg.components.fields import CheckedField
+from floe_dagster_iceberg.components.spark_sql import SelectCheck
 from floe_dagster_iceberg.io_managers.managers import IcebergIOManager
 from floe_dagster_iceberg.kubernetes import ExecutorSettings, ResourcePreset, Toleration
 from floe_dagster_iceberg.maintenance import policy, settings
@@ -156,7 +164,10 @@ def _field_row(name: str, info: FieldInfo, *, shown: str | None = None) -> Seque
 
 
 def _type_text(name: str, info: FieldInfo) -> str:
-    text = "size" if name.endswith("_bytes") and info.annotation is not bool else _name_of(info.annotation)
+    kind = next((each.kind for each in info.metadata if isinstance(each, CheckedField)), info.annotation)
+    text = "size" if name.endswith("_bytes") and kind is not bool else _name_of(kind)
+    if any(isinstance(each, Resolver) for each in info.metadata) and kind is Any:
+        text = "text"
     limits = [
         shape.format(_value_text(name, limit))
         for each in info.metadata
@@ -249,7 +260,11 @@ def _of_pairs(head: str, pairs: Mapping[str, str]) -> Callable[[], str]:
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "IcebergIOManager": _of_model(IcebergIOManager, "setting"),
     "IcebergIOManagerConfig": _of_model(models.IcebergIOManagerConfig, "setting"),
+    "IcebergLakehouseComponent": _of_model(IcebergLakehouseComponent, "field"),
+    "IcebergMaintenanceComponent": _of_model(IcebergMaintenanceComponent, "field"),
     "IcebergResource": _of_model(resources.IcebergResource, "setting"),
+    "IcebergSparkSqlComponent": _of_model(IcebergSparkSqlComponent, "field"),
+    "SelectCheck": _of_model(SelectCheck, "field"),
     "IcebergSparkResource": _of_model(resources.IcebergSparkResource, "setting"),
     "TableManagerSettings": _of_model(models.IcebergTableManagerConfig, "setting"),
     "artifacts": _of_model(shapes.FloeShape),

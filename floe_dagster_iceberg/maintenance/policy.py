@@ -17,6 +17,7 @@ from floe_dagster_iceberg.models.base import field_errors, nearest
 from floe_dagster_iceberg.models.maintenance import MIN_EXPIRY_AGE
 from floe_dagster_iceberg.models.quantities import format_bytes, format_duration
 from floe_dagster_iceberg.secrets import redact
+from floe_dagster_iceberg.table.selection import matches_glob
 
 _ICEBERG_AGE: Final = "history.expire.max-snapshot-age-ms"
 _ICEBERG_KEEP: Final = "history.expire.min-snapshots-to-keep"
@@ -144,12 +145,14 @@ class PolicySources:
 
     Attributes:
         code: The policy as written in code; only values that were given count.
+        by_table: Policies of the tables that their globs select, on top of `code`; later ones take precedence.
         artifacts: Policy values of the artifacts, nested as in `MaintenancePolicy`.
         governance: Retention as validated upstream.
         run: Policy values of the run config, by dotted names.
     """
 
     code: MaintenancePolicy | None = None
+    by_table: Sequence[MaintenancePolicy] = ()
     artifacts: Mapping[str, Any] = field(default_factory=dict)
     governance: Governance = field(default_factory=Governance)
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -173,7 +176,7 @@ class PolicySources:
             PolicySource.GOVERNANCE: _governance_values(self.governance),
             PolicySource.ARTIFACTS: flattened(self.artifacts),
             PolicySource.TABLE: _property_values(properties or {}, table),
-            PolicySource.CODE: {} if self.code is None else values_of(self.code, given_only=True),
+            PolicySource.CODE: self._code_values(table),
             PolicySource.RUN: dict(self.run),
         }
         sources = {name: source for source, layer in layers.items() for name in layer}
@@ -196,6 +199,14 @@ class PolicySources:
             sources["retention.max_age"] = PolicySource.GOVERNANCE
             policy = _validated(values, sources, table)
         return EffectivePolicy(policy, sources, _governance_warning(self.governance, policy, table))
+
+    def _code_values(self, table: TableIdentifier | None) -> dict[str, Any]:
+        values = {} if self.code is None else values_of(self.code, given_only=True)
+        for policy in self.by_table:
+            if table is not None and any(matches_glob(table, glob) for glob in policy.tables):
+                given = values_of(policy, given_only=True)
+                values |= {name: value for name, value in given.items() if name != "tables"}
+        return values
 
 
 def _iceberg_values(properties: Mapping[str, str]) -> dict[str, Any]:

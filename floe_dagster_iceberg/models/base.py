@@ -91,7 +91,7 @@ def _locate(model: type[pydantic.BaseModel], location: Sequence[int | str]) -> t
         if _is_union(annotation := names.get(part)):
             # What follows is the union member that was tried, which is not part of the input.
             break
-        inside = _model_in(annotation) or (inside if part not in names else None)
+        inside = model_in(annotation) or (inside if part not in names else None)
     return ".".join(path), list(names)
 
 
@@ -100,8 +100,8 @@ def _is_union(annotation: Any) -> bool:
     return get_origin(annotation) in (Union, UnionType) and len(members) > 1
 
 
-def _model_in(annotation: Any) -> type[pydantic.BaseModel] | None:
+def model_in(annotation: Any) -> type[pydantic.BaseModel] | None:
     """The model of a field, of its items or of its values."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return annotation
-    return next((found for each in get_args(annotation) if (found := _model_in(each)) is not None), None)
+    return next((found for each in get_args(annotation) if (found := model_in(each)) is not None), None)

@@ -49,7 +49,7 @@ _Sizes = TypeVar("_Sizes", bound=BaseModel)
 Duration = Annotated[_Duration, BeforeValidator(_read_duration)]
 """A duration that may be written as one number and s, m, h, d or w."""
 
-SizeInBytes = Annotated[_Size, BeforeValidator(_read_size)]
+SizeInBytes = Annotated[_Size, BeforeValidator(_read_size, json_schema_input_type=_Size | str)]
 """A size that may be written with a unit: kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024."""
 
 SizesInBytes = Annotated[_Sizes, BeforeValidator(_read_sizes)]

@@ -69,7 +69,7 @@ def select_tables(manager: "IcebergTableManager", globs: Sequence[str]) -> Selec
     nameless = {glob for glob in globs if glob not in names and glob not in patterns}
     catalog = _Listing(manager, patterns)
     listed = set(catalog.tables()) if patterns else set()
-    unmatched = [glob for glob in patterns if not any(_matches(table, glob) for table in listed)]
+    unmatched = [glob for glob in patterns if not any(matches_glob(table, glob) for table in listed)]
     return SelectedTables(sorted(found | listed, key=str), sorted(missing | nameless), catalog.skipped, unmatched)
 
 
@@ -128,7 +128,7 @@ class _Listing:
                 continue
             for name in self._names(namespace):
                 table = TableIdentifier.from_tuple((*split_parts(namespace), name))
-                if any(_matches(table, pattern) for pattern in self._patterns):
+                if any(matches_glob(table, pattern) for pattern in self._patterns):
                     yield table
             yield from self.tables(namespace)
 
@@ -161,7 +161,8 @@ def has_wildcard(glob: str) -> bool:
     return _WILDCARD.search(_QUOTED.sub("", glob)) is not None
 
 
-def _matches(table: TableIdentifier, glob: str) -> bool:
+def matches_glob(table: TableIdentifier, glob: str) -> bool:
+    """Whether a glob selects a table."""
     # A name may have the characters of wildcards itself.
     return glob == str(table) or fnmatchcase(".".join(table.as_tuple), _to_pattern(glob))
 

@@ -1,5 +1,7 @@
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from floe_dagster_iceberg.kubernetes import K8S_CONFIG_TAG, PRESET_TAG, PodSizes
 from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.models import MaintenanceOperation
 
+FLOE = Path(__file__).resolve().parents[1] / "data" / "artifacts" / "floe-0.3.0"
 PRESETS = {
     "default": {"cpu": "250m", "memory": "512Mi"},
     "maintenance": {"cpu": 1, "memory": "2Gi"},
@@ -54,6 +57,25 @@ def test_a_short_preset_is_both_requested_and_the_limit() -> None:
             }
         }
     }
+
+
+@pytest.mark.requirement("D8")
+@pytest.mark.parametrize("product", sorted(FLOE.glob("*.json")), ids=lambda path: path.stem)
+def test_a_product_that_floe_compiled_takes_presets_as_floe_writes_them(product: Path) -> None:
+    compiled = json.loads(product.read_text())
+    # Its collector is not here.
+    del compiled["observability"]["telemetry"]
+    preset = {"cpu_request": "250m", "cpu_limit": "1", "memory_request": "1Gi", "memory_limit": "2Gi"}
+    presets = {"maintenance": preset, "small": {"cpu": "500m"}, "bounded": {"memory_limit": "4Gi"}}
+    compiled["plugins"]["orchestrator"]["config"]["resource_presets"] = presets
+    bundle = create_iceberg_resources(compiled)
+    sizes = PodSizes(CompiledArtifacts.from_dict(compiled).resource_presets)
+
+    (job,) = [each for each in bundle.jobs if each.name == "iceberg_maintenance_compaction_job"]
+    requested = {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}}
+    assert resources_of({K8S_CONFIG_TAG: json.loads(job.tags[K8S_CONFIG_TAG])}) == requested
+    assert resources_of(sizes.tags_for("small"))["limits"] == {"cpu": "500m"}
+    assert resources_of(sizes.tags_for("bounded")) == {"limits": {"memory": "4Gi"}}
 
 
 @pytest.mark.requirement("D8")
@@ -151,7 +173,10 @@ def test_a_preset_that_is_not_there_is_an_error_with_the_known_ones() -> None:
     [
         ({"cpu": "lots"}, "resource_presets.x.cpu"),
         ({"memory": "1GB"}, "resource_presets.x.memory"),
-        ({"cpu": "1", "limits": {"cpu": "2"}}, "give one or the other"),
+        ({"cpu": "1", "limits": {"cpu": "2"}}, "cpu and memory; requests and limits: two ways"),
+        ({"cpu": "1", "cpu_limit": "2"}, "two ways to say the same, use one"),
+        ({"memory_limit": "1GB"}, "resource_presets.x.memory_limit"),
+        ({"cpu_request": "2", "cpu_limit": "1"}, "the cpu request 2 is above its limit 1"),
         ({"gpu": "1"}, "resource_presets.x.gpu"),
         ({"tolerations": [{"key": "batch", "operator": "Is"}]}, r"resource_presets\.x\.tolerations\..*operator"),
         ({"tolerations": [{"effect": "NoExecute"}]}, "without a key needs the operator Exists"),
