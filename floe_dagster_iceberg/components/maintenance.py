@@ -18,10 +18,10 @@ from floe_dagster_iceberg.maintenance.settings import (
     MaintenanceSettings,
     ScheduleSettings,
     SensorSettings,
-    TimeZone,
 )
 from floe_dagster_iceberg.models import MaintenanceBudget, MaintenancePolicy
 from floe_dagster_iceberg.models.base import unknown_name
+from floe_dagster_iceberg.models.quantities import TimeZone
 
 
 def _check_policies(policies: Sequence[MaintenancePolicy]) -> Sequence[MaintenancePolicy]:
