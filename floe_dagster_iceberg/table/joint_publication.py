@@ -5,11 +5,12 @@ tables move one after the other; the branches that are left are the journal, and
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import Field
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
@@ -49,135 +50,176 @@ class PublicationResult(FrozenModel):
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The publication of one table, the same in every attempt."""
+class BranchPublication:
+    """The publication of a branch of one table, the same in every attempt.
+
+    Attributes:
+        table: The table as last seen; refreshed in place.
+        branch: The branch.
+        target: The branch that gets its changes.
+        head_snapshot_id: Where the branch must stand.
+        snapshot_id: Id of the snapshot of a replay.
+        snapshot_properties: Properties of the snapshot of a replay.
+        replaces: The rows that the branch replaced, if known; see `stage_publication`.
+    """
 
     table: Table
     branch: str
     target: str
     head_snapshot_id: int
-    snapshot_id: int
+    snapshot_id: int = field(default_factory=new_snapshot_id)
+    snapshot_properties: Mapping[str, str] = field(default_factory=dict)
+    replaces: BooleanExpression | None = None
 
     @classmethod
-    def of(cls, table: Table, branch: str, target: str) -> "_Part":
+    def of(cls, table: Table, branch: str, target: str) -> "BranchPublication":
+        """The publication of a branch as it stands now.
+
+        Raises:
+            SnapshotNotFoundError: There is no such branch.
+        """
         if (ref := table.metadata.refs.get(branch)) is None:
             raise errors.SnapshotNotFoundError(table_name(table), branch)
-        return cls(table, branch, target, ref.snapshot_id, new_snapshot_id())
+        return cls(table, branch, target, ref.snapshot_id)
 
     def stage(self, transaction: TableTransaction) -> Snapshot:
+        """Stage it; see `stage_publication`."""
         return stage_publication(
             transaction,
             branch=self.branch,
             target=self.target,
             snapshot_id=self.snapshot_id,
-            snapshot_properties={},
+            snapshot_properties=self.snapshot_properties,
             head_snapshot_id=self.head_snapshot_id,
+            replaces=self.replaces,
         )
 
-    def result(self, published: Snapshot) -> PublishedTable:
-        return PublishedTable(
-            table=table_name(self.table),
-            snapshot_id=published.snapshot_id,
-            replayed=published.snapshot_id == self.snapshot_id,
+    def publish(self, budget: CommitBudget, through: CommitterProvider | None) -> Snapshot:
+        """Publish it by a commit of its own."""
+        return publish(
+            self.table,
+            branch=self.branch,
+            target=self.target,
+            budget=budget,
+            head_snapshot_id=self.head_snapshot_id,
+            snapshot_id=self.snapshot_id,
+            snapshot_properties=self.snapshot_properties,
+            replaces=self.replaces,
+            through=through,
         )
 
 
-def publish_together(
+def publish_branch_of(
     tables: Sequence[Table],
-    *,
     branch: str,
     target: str = MAIN_BRANCH,
+    *,
     budget: CommitBudget,
     through: CommitterProvider | None = None,
 ) -> PublicationResult:
-    """Publish a branch of several tables, and remove it from them.
-
-    Args:
-        tables: The tables as last seen, all of one catalog.
-        branch: The branch, which each of them has.
-        target: The branch that gets its changes.
-        budget: How often to try against other writers.
-        through: Commits to tables that PyIceberg cannot commit to.
+    """Publish a branch of several tables, which each of them has, as `publish_together` does.
 
     Raises:
         SnapshotNotFoundError: A table has no such branch; nothing was changed.
+    """
+    publications = [BranchPublication.of(table, branch, target) for table in tables]
+    snapshots = publish_together(publications, budget=budget, through=through)
+    published = [
+        PublishedTable(
+            table=table_name(each.table),
+            snapshot_id=snapshot.snapshot_id,
+            replayed=snapshot.snapshot_id == each.snapshot_id,
+        )
+        for each, snapshot in zip(publications, snapshots, strict=True)
+    ]
+    return PublicationResult(branch=branch, atomic=publishes_at_once(tables), tables=published)
+
+
+def publishes_at_once(tables: Sequence[Table]) -> bool:
+    """Whether branches of these tables can be published in one commit; otherwise it is one after the other."""
+    return len(tables) < 2 or _joint_catalog(tables) is not None  # noqa: PLR2004 - one table is one commit
+
+
+def _joint_catalog(tables: Sequence[Table]) -> JointCommits | None:
+    first = tables[0].catalog
+    one_catalog = all(table.catalog is first and commits_metadata(table) for table in tables)
+    return commits_together(first) if one_catalog else None
+
+
+def publish_together(
+    publications: Sequence[BranchPublication], *, budget: CommitBudget, through: CommitterProvider | None = None
+) -> list[Snapshot]:
+    """Publish branches of several tables, and remove them: all at once where `publishes_at_once` says so.
+
+    Args:
+        publications: The branches, of one table each.
+        budget: How often to try against other writers.
+        through: Commits to tables that PyIceberg cannot commit to.
+
+    Returns:
+        The snapshots where the targets stand now.
+
+    Raises:
         CommitConflictError: A target has changed rows that the branch replaced, or others won too often; nothing was
             changed.
         CommitOutcomeUnknownError: The catalog became unreachable: all tables may have been published, or none.
         WriteError: The catalog cannot publish several tables at once, and some of them are published.
     """
-    parts = [_Part.of(table, branch, target) for table in tables]
-    if not parts:
-        return PublicationResult(branch=branch, atomic=True, tables=())
-    joint = commits_together(tables[0].catalog) if all(commits_metadata(table) for table in tables) else None
-    if joint is None and len(parts) > 1:
-        return _publish_one_by_one(parts, budget, through)
-    if joint is None:
-        published = [_publish(part, budget, through) for part in parts]
-    else:
-        published = _JointCommit(parts, joint, budget).run()
-    return PublicationResult(branch=branch, atomic=True, tables=published)
-
-
-def _publish(part: _Part, budget: CommitBudget, through: CommitterProvider | None) -> PublishedTable:
-    return part.result(
-        publish(
-            part.table,
-            branch=part.branch,
-            target=part.target,
-            budget=budget,
-            head_snapshot_id=part.head_snapshot_id,
-            snapshot_id=part.snapshot_id,
-            through=through,
-        )
-    )
+    if not publications:
+        return []
+    joint = _joint_catalog([each.table for each in publications])
+    if joint is not None:
+        return _JointCommit(publications, joint, budget).run()
+    if len(publications) == 1:
+        return [publications[0].publish(budget, through)]
+    return _publish_one_by_one(publications, budget, through)
 
 
 def _publish_one_by_one(
-    parts: Sequence[_Part], budget: CommitBudget, through: CommitterProvider | None
-) -> PublicationResult:
-    for part in parts:
+    publications: Sequence[BranchPublication], budget: CommitBudget, through: CommitterProvider | None
+) -> list[Snapshot]:
+    for each in publications:
         # A conflict of the last table must not be found after the first has moved.
-        transaction = TableTransaction(part.table)
+        transaction = TableTransaction(each.table)
         try:
-            with translate_errors(part.table.catalog.name, table=table_name(part.table)):
-                part.stage(transaction)
+            with translate_errors(each.table.catalog.name, table=table_name(each.table)):
+                each.stage(transaction)
         finally:
             transaction.discard_metadata_files()
-    done: list[PublishedTable] = []
-    for part in parts:
+    done: list[Snapshot] = []
+    for each in publications:
         try:
-            done.append(_publish(part, budget, through))
+            done.append(each.publish(budget, through))
         except errors.FloeStorageError as error:
             if not done:
                 raise
-            moved = ", ".join(each.table for each in done)
+            moved = ", ".join(table_name(other.table) for other in publications[: len(done)])
             raise errors.WriteError(
-                f"Branch '{part.branch}' is published in {moved}, and not in '{table_name(part.table)}' and those "
+                f"Branch '{each.branch}' is published in {moved}, and not in '{table_name(each.table)}' and those "
                 f"after it: {error} This catalog cannot publish tables at once. Publish the branch again to complete "
                 "it.",
-                table=table_name(part.table),
+                table=table_name(each.table),
             ) from error
-    return PublicationResult(branch=parts[0].branch, atomic=False, tables=done)
+    return done
 
 
 class _JointCommit:
     """One commit of several tables: planned, sent, planned again when another writer was faster."""
 
-    def __init__(self, parts: Sequence[_Part], catalog: JointCommits, budget: CommitBudget) -> None:
-        self._parts, self._catalog, self._budget = parts, catalog, budget
-        self._name = ", ".join(table_name(part.table) for part in parts)
+    def __init__(self, publications: Sequence[BranchPublication], catalog: JointCommits, budget: CommitBudget) -> None:
+        self._publications, self._catalog, self._budget = publications, catalog, budget
+        self._name = ", ".join(table_name(each.table) for each in publications)
 
-    def run(self) -> list[PublishedTable]:
+    def run(self) -> list[Snapshot]:
         attempts, waited = 0, 0.0
         while True:
             attempts += 1
             planned_on = self._versions()
-            transactions = [TableTransaction(part.table) for part in self._parts]
+            transactions = [TableTransaction(each.table) for each in self._publications]
             published = self._stage(transactions)
             failure = self._send(transactions)
             if failure is None:
-                return [part.result(each) for part, each in zip(self._parts, published, strict=True)]
+                return published
             wait = self._budget.wait_seconds(attempts)
             time.sleep(wait)
             waited += wait
@@ -189,15 +231,15 @@ class _JointCommit:
                 raise self._exhausted(failure, attempts) from failure
 
     def _versions(self) -> list[str]:
-        return [part.table.metadata_location for part in self._parts]
+        return [each.table.metadata_location for each in self._publications]
 
     def _stage(self, transactions: Sequence[TableTransaction]) -> list[Snapshot]:
         """Stage every table; of one that has the changes already, after a lost response, nothing."""
         published: list[Snapshot] = []
         try:
-            for part, transaction in zip(self._parts, transactions, strict=True):
-                with translate_errors(part.table.catalog.name, table=table_name(part.table)):
-                    published.append(part.stage(transaction))
+            for each, transaction in zip(self._publications, transactions, strict=True):
+                with translate_errors(each.table.catalog.name, table=table_name(each.table)):
+                    published.append(each.stage(transaction))
         except BaseException:
             _discard(transactions)
             raise
@@ -209,7 +251,7 @@ class _JointCommit:
         if not changes:
             return None
         try:
-            with translate_errors(self._parts[0].table.catalog.name, table=self._name):
+            with translate_errors(self._publications[0].table.catalog.name, table=self._name):
                 self._catalog.commit_tables(changes)
         except (*_REFUSALS, *_NO_RESPONSE) as failure:
             return failure
@@ -221,8 +263,8 @@ class _JointCommit:
     def _look(self, transactions: Sequence[TableTransaction], failure: errors.FloeStorageError) -> None:
         """Load the newest versions; the manifests of an attempt that was refused, and is not there, are deleted."""
         try:
-            for part in self._parts:
-                refresh(part.table)
+            for each in self._publications:
+                refresh(each.table)
         except errors.FloeStorageError as gone:
             raise errors.CommitOutcomeUnknownError(
                 self._name, snapshot_id=None, reason=str(gone.details.get("reason", type(gone).__name__))
@@ -231,7 +273,7 @@ class _JointCommit:
             _discard(transactions)
 
     def _has_landed(self) -> bool:
-        return all(part.branch not in part.table.metadata.refs for part in self._parts)
+        return all(each.branch not in each.table.metadata.refs for each in self._publications)
 
     def _exhausted(self, failure: errors.FloeStorageError, attempts: int) -> errors.FloeStorageError:
         if isinstance(failure, errors.CommitConflictError):
