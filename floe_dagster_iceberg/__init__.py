@@ -13,7 +13,7 @@ from floe_dagster_iceberg.models import *  # noqa: F403 - it has an __all__
 if TYPE_CHECKING:
     from floe_dagster_iceberg.artifacts import CompiledArtifacts
     from floe_dagster_iceberg.asset_settings import iceberg_settings
-    from floe_dagster_iceberg.audits.asset import audited_asset
+    from floe_dagster_iceberg.audits.asset import audited_asset, audited_assets
     from floe_dagster_iceberg.audits.checks import (
         AuditCheck,
         accepted_values,
@@ -58,6 +58,7 @@ _HOMES = {
     "build_catch_up_sensor": "catch_up",
     "accepted_values": "audits.checks",
     "audited_asset": "audits.asset",
+    "audited_assets": "audits.asset",
     "build_delete_partitions_job": "observations.deletion",
     "build_environment_definitions": "environment_jobs",
     "build_health_checks": "maintenance.health_checks",
@@ -92,6 +93,7 @@ __all__ = [
     "TableChanges",
     "accepted_values",
     "audited_asset",
+    "audited_assets",
     "build_catch_up_sensor",
     "build_delete_partitions_job",
     "build_environment_definitions",

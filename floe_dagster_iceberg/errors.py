@@ -268,24 +268,38 @@ class RollbackError(IcebergError):
 
 
 class AuditFailedError(IcebergError):
-    """Checks of an audited asset failed, so its rows were not published.
+    """Checks of audited assets failed, so their rows were not published.
 
     Attributes:
         checks: The checks that failed.
         branch: The branch that keeps the rows; None if the table was new, and is not there.
+        others: Tables that were to be published together with it, and the branch of each.
     """
 
-    def __init__(self, table: object, *, checks: Sequence[str], branch: str | None) -> None:
-        self.checks, self.branch = tuple(checks), branch
+    def __init__(
+        self,
+        table: object,
+        *,
+        checks: Sequence[str],
+        branch: str | None,
+        others: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self.checks, self.branch, self.others = tuple(checks), branch, dict(others or {})
         kept = (
             "The table would have been new, so there is none, and the rows were not kept."
             if branch is None
             else f"The rows are on branch '{branch}': see `floe-iceberg inspect {table}`, and read them with "
             f"scan('{table}', branch='{branch}') of the table manager."
         )
+        places = [
+            f"'{other}' (no table)" if place is None else f"'{other}' (branch '{place}')"
+            for other, place in self.others.items()
+        ]
+        together = f" Nor were those that belong together with them: {', '.join(places)}." if places else ""
         super().__init__(
             f"The rows for '{table}' failed {counted(len(self.checks), 'check')} ({', '.join(self.checks)}) and were "
-            f"not published: its readers see what they saw before. {kept} Fix the rows and run the asset again.",
+            f"not published: its readers see what they saw before. {kept}{together} Fix the rows and run the asset "
+            "again.",
             table=table,
         )
 

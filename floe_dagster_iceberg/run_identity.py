@@ -198,14 +198,21 @@ def keys_produced_by(context: dg.InputContext) -> frozenset[dg.AssetKey]:
     return frozenset() if step is None else frozenset(step.get_output_asset_keys())
 
 
-def output_of(context: dg.AssetExecutionContext, metadata: Mapping[str, Any]) -> tuple[dg.OutputContext, Any]:
-    """The output of a step that materializes one asset, as its IO manager will get it, and the IO manager."""
+def output_of(
+    context: dg.AssetExecutionContext, asset_key: dg.AssetKey, metadata: Mapping[str, Any]
+) -> tuple[dg.OutputContext, Any]:
+    """The output of a step for an asset, as its IO manager will get it, and the IO manager."""
     from dagster._core.execution.plan.outputs import StepOutputHandle  # noqa: PLC0415, TID251 - no public name
 
     step = context.get_step_execution_context()
-    names = {key: name for name, key in context.assets_def.keys_by_output_name.items()}
-    handle = StepOutputHandle(step.step.key, names[context.asset_key])
+    handle = StepOutputHandle(step.step.key, output_name_of(context, asset_key))
     return step.get_output_context(handle, output_metadata=metadata), step.get_io_manager(handle)
+
+
+def output_name_of(context: dg.AssetExecutionContext, asset_key: dg.AssetKey) -> str:
+    """The name of the output of a step for an asset."""
+    names: Mapping[str, dg.AssetKey] = context.assets_def.keys_by_output_name
+    return next(name for name, key in names.items() if key == asset_key)
 
 
 def set_data_version(context: dg.OutputContext, asset_key: dg.AssetKey, version: str) -> None:

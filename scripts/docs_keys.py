@@ -47,6 +47,8 @@ MATERIALIZATION: Final = {
     "iceberg/changes_behind": "Snapshots with changes that the next run has to read.",
     "iceberg/audit_snapshot_id": "Of an [audited asset](../publishing.md): the snapshot that was checked.",
     "iceberg/audit_checks": "Of an audited asset: how many checks it had.",
+    "iceberg/published_with": "Of [several assets](../publishing.md#several-assets-of-one-step): the other tables.",
+    "iceberg/published_at_once": "Whether readers saw these tables move at once; otherwise one after the other.",
 }
 AUDIT: Final = {
     "iceberg/audit_snapshot_id": "The snapshot that was checked.",

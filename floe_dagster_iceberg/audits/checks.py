@@ -38,8 +38,13 @@ class AuditCheck:
     description: str | None = field(default=None)
 
     def __post_init__(self) -> None:
-        if not self.name:
-            object.__setattr__(self, "name", self.function.__name__)
+        name = self.name or getattr(self.function, "__name__", "")
+        if not re.fullmatch(r"\w+", name, re.ASCII):
+            raise ValidationError(
+                f"A check of an audited asset is called '{name}', which Dagster does not accept. Use a function with a "
+                'name, or AuditCheck(function, name="...") with letters, digits and underscores.'
+            )
+        object.__setattr__(self, "name", name)
         if self.description is None and self.function.__doc__:
             object.__setattr__(self, "description", self.function.__doc__.strip().splitlines()[0])
 
@@ -86,6 +91,10 @@ def accepted_values(
     accepted = list(values)
     if not accepted:
         raise ValidationError(f"accepted_values of column '{column}' names no value. Name at least one.")
+    if None in accepted:
+        raise ValidationError(
+            f"accepted_values of column '{column}' names None. Leave it out: NULL is always accepted."
+        )
 
     def check(table: AuditedTable) -> dg.AssetCheckResult:
         from pyiceberg.expressions import And, NotIn, NotNull, Reference

@@ -125,6 +125,13 @@ class AuditedTable:
         """How many rows have NULL in a column, and whether data files had to be read to know."""
         from pyiceberg.expressions import IsNull, Reference
 
+        from floe_dagster_iceberg.errors import ValidationError
+
+        if column not in self.schema.column_names:
+            raise ValidationError(
+                f"'{self.identifier}' has no column '{column}', only: {', '.join(self.schema.column_names)}.",
+                table=self.identifier,
+            )
         field_id = self.schema.find_field(column).field_id
         counts = [(file.null_value_counts or {}).get(field_id) for file in self.files or ()]
         if self.files is not None and None not in counts:

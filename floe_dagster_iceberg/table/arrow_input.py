@@ -80,6 +80,12 @@ class ArrowRows:
             )
         self._was_read = True
         for batch in _read(self._data):
+            if not self.schema.names and batch.num_rows:
+                # Arrow counts no rows without columns.
+                raise WriteError(
+                    f"No column of the rows has a type, because all values are NULL: {', '.join(self.columns.names)}. "
+                    "Give at least one of them a type, such as pyarrow.int64()."
+                )
             fits = batch.schema.equals(self.schema, check_metadata=True)
             if not fits:
                 columns = [_cast(batch.column(field.name), field) for field in self.schema]

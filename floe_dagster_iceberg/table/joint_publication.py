@@ -5,13 +5,15 @@ tables move one after the other; the branches that are left are the journal, and
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import Field
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
@@ -50,29 +52,52 @@ class PublicationResult(FrozenModel):
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The publication of one table, the same in every attempt."""
+class BranchPublication:
+    """The publication of a branch of one table, the same in every attempt.
+
+    Attributes:
+        table: The table as last seen; refreshed in place.
+        branch: The branch.
+        target: The branch that gets its changes.
+        head_snapshot_id: Where the branch must stand.
+        snapshot_id: Id of the snapshot of a replay.
+        snapshot_properties: Properties of the snapshot of a replay.
+        replaces: The rows that the branch replaced, if known; see `stage_publication`.
+        precondition: Checks the newest version of the table and the target for each attempt.
+    """
 
     table: Table
     branch: str
     target: str
     head_snapshot_id: int
-    snapshot_id: int
+    snapshot_id: int = field(default_factory=new_snapshot_id)
+    snapshot_properties: Mapping[str, str] = field(default_factory=dict)
+    replaces: BooleanExpression | None = None
+    precondition: Callable[[TableMetadata, str], None] | None = None
 
     @classmethod
-    def of(cls, table: Table, branch: str, target: str) -> "_Part":
+    def of(cls, table: Table, branch: str, target: str) -> "BranchPublication":
+        """The publication of a branch as it stands now.
+
+        Raises:
+            SnapshotNotFoundError: There is no such branch.
+        """
         if (ref := table.metadata.refs.get(branch)) is None:
             raise errors.SnapshotNotFoundError(table_name(table), branch, refs=table.metadata.refs)
-        return cls(table, branch, target, ref.snapshot_id, new_snapshot_id())
+        return cls(table, branch, target, ref.snapshot_id)
 
     def stage(self, transaction: TableTransaction) -> Snapshot:
+        """Stage it; see `stage_publication`."""
+        if self.precondition is not None:
+            self.precondition(transaction.table_metadata, self.target)
         return stage_publication(
             transaction,
             branch=self.branch,
             target=self.target,
             snapshot_id=self.snapshot_id,
-            snapshot_properties={},
+            snapshot_properties=self.snapshot_properties,
             head_snapshot_id=self.head_snapshot_id,
+            replaces=self.replaces,
         )
 
     @property
@@ -90,94 +115,129 @@ class _Part:
         ref = self.table.metadata.refs.get(self.branch)
         return ref is not None and ref.snapshot_id == self.head_snapshot_id
 
-    def result(self, published: Snapshot) -> PublishedTable:
-        return PublishedTable(
-            table=table_name(self.table),
-            snapshot_id=published.snapshot_id,
-            replayed=published.snapshot_id == self.snapshot_id,
+    def publish(self, budget: CommitBudget, through: CommitterProvider | None) -> Snapshot:
+        """Publish it by a commit of its own."""
+        return publish(
+            self.table,
+            branch=self.branch,
+            target=self.target,
+            budget=budget,
+            head_snapshot_id=self.head_snapshot_id,
+            snapshot_id=self.snapshot_id,
+            snapshot_properties=self.snapshot_properties,
+            replaces=self.replaces,
+            through=through,
+            precondition=self.precondition,
         )
 
 
-def publish_together(
+@dataclass(frozen=True)
+class Published:
+    """What became of several publications.
+
+    Attributes:
+        snapshots: Where the targets stand now, in the order of the publications.
+        at_once: Whether readers saw all of them move at once.
+    """
+
+    snapshots: list[Snapshot]
+    at_once: bool
+
+
+def publish_branch_of(
     tables: Sequence[Table],
-    *,
     branch: str,
     target: str = MAIN_BRANCH,
+    *,
     budget: CommitBudget,
     through: CommitterProvider | None = None,
 ) -> PublicationResult:
-    """Publish a branch of several tables, and remove it from them.
+    """Publish a branch of several tables, which each of them has, as `publish_together` does.
+
+    Raises:
+        SnapshotNotFoundError: A table has no such branch; nothing was changed.
+    """
+    publications = [BranchPublication.of(table, branch, target) for table in tables]
+    done = publish_together(publications, budget=budget, through=through)
+    published = [
+        PublishedTable(
+            table=table_name(each.table),
+            snapshot_id=snapshot.snapshot_id,
+            replayed=snapshot.snapshot_id == each.snapshot_id,
+        )
+        for each, snapshot in zip(publications, done.snapshots, strict=True)
+    ]
+    return PublicationResult(branch=branch, atomic=done.at_once, tables=published)
+
+
+def publishes_at_once(tables: Sequence[Table]) -> bool:
+    """Whether branches of these tables can be published in one commit; otherwise it is one after the other."""
+    return len(tables) < 2 or _joint_catalog(tables) is not None  # noqa: PLR2004 - one table is one commit
+
+
+def _joint_catalog(tables: Sequence[Table]) -> JointCommits | None:
+    first = tables[0].catalog
+    one_catalog = all(table.catalog is first and commits_metadata(table) for table in tables)
+    return commits_together(first) if one_catalog else None
+
+
+def publish_together(
+    publications: Sequence[BranchPublication], *, budget: CommitBudget, through: CommitterProvider | None = None
+) -> Published:
+    """Publish branches of several tables, and remove them: all at once where `publishes_at_once` says so.
 
     Args:
-        tables: The tables as last seen, all of one catalog.
-        branch: The branch, which each of them has.
-        target: The branch that gets its changes.
+        publications: The branches, of one table each.
         budget: How often to try against other writers.
         through: Commits to tables that PyIceberg cannot commit to.
 
     Raises:
-        SnapshotNotFoundError: A table has no such branch; nothing was changed.
         CommitConflictError: A target has changed rows that the branch replaced, or others won too often; nothing was
             changed.
         CommitOutcomeUnknownError: The catalog became unreachable: all tables may have been published, or none.
         WriteError: The catalog has not published all tables at once, and some of them are published.
     """
-    parts = [_Part.of(table, branch, target) for table in tables]
-    if not parts:
-        return PublicationResult(branch=branch, atomic=True, tables=())
-    joint = commits_together(tables[0].catalog) if all(commits_metadata(table) for table in tables) else None
-    if joint is None and len(parts) > 1:
-        return _publish_one_by_one(parts, budget, through)
+    if not publications:
+        return Published([], at_once=True)
+    if len(publications) == 1:
+        return Published([publications[0].publish(budget, through)], at_once=True)
+    joint = _joint_catalog([each.table for each in publications])
     if joint is None:
-        return PublicationResult(branch=branch, atomic=True, tables=[_publish(part, budget, through) for part in parts])
-    work = _JointCommit(parts, joint, budget)
-    published = work.run()
-    return PublicationResult(branch=branch, atomic=not work.was_partial, tables=published)
-
-
-def _publish(part: _Part, budget: CommitBudget, through: CommitterProvider | None) -> PublishedTable:
-    return part.result(
-        publish(
-            part.table,
-            branch=part.branch,
-            target=part.target,
-            budget=budget,
-            head_snapshot_id=part.head_snapshot_id,
-            snapshot_id=part.snapshot_id,
-            through=through,
-        )
-    )
+        return Published(_publish_one_by_one(publications, budget, through), at_once=False)
+    work = _JointCommit(publications, joint, budget)
+    snapshots = work.run()
+    return Published(snapshots, at_once=not work.was_partial)
 
 
 def _publish_one_by_one(
-    parts: Sequence[_Part], budget: CommitBudget, through: CommitterProvider | None
-) -> PublicationResult:
-    for part in parts:
+    publications: Sequence[BranchPublication], budget: CommitBudget, through: CommitterProvider | None
+) -> list[Snapshot]:
+    for each in publications:
         # A conflict of the last table must not be found after the first has moved.
-        transaction = TableTransaction(part.table)
+        transaction = TableTransaction(each.table)
         try:
-            with translate_errors(part.table.catalog.name, table=table_name(part.table)):
-                part.stage(transaction)
+            with translate_errors(each.table.catalog.name, table=table_name(each.table)):
+                each.stage(transaction)
         finally:
             transaction.discard_metadata_files()
-    done: list[PublishedTable] = []
-    for part in parts:
+    done: list[Snapshot] = []
+    for each in publications:
         try:
-            done.append(_publish(part, budget, through))
+            done.append(each.publish(budget, through))
         except errors.FloeStorageError as error:
             if not done:
                 raise
-            raise _partial(parts, len(done), error, "This catalog cannot publish tables at once.") from error
-    return PublicationResult(branch=parts[0].branch, atomic=False, tables=done)
+            raise _partial(publications, len(done), error, "This catalog cannot publish tables at once.") from error
+    return done
 
 
 def _partial(
-    landed_first: Sequence[_Part], landed: int, error: errors.FloeStorageError, cause: str
+    landed_first: Sequence[BranchPublication], landed: int, error: errors.FloeStorageError, cause: str
 ) -> errors.WriteError:
     """The error of a publication of which some tables have landed."""
-    names = [f"'{table_name(part.table)}'" for part in landed_first]
+    names = [f"'{table_name(each.table)}'" for each in landed_first]
     return errors.WriteError(
-        f"Branch '{landed_first[0].branch}' is published in {', '.join(names[:landed])}, and not in "
+        f"Branch '{landed_first[landed].branch}' is published in {', '.join(names[:landed])}, and not in "
         f"{', '.join(names[landed:])}: {error} {cause} Publish the branch again to complete it.",
         table=table_name(landed_first[landed].table),
     )
@@ -194,32 +254,32 @@ class _JointCommit:
         was_partial: Whether some tables were seen with the changes, and others without.
     """
 
-    def __init__(self, parts: Sequence[_Part], catalog: JointCommits, budget: CommitBudget) -> None:
-        self._parts, self._catalog, self._budget = parts, catalog, budget
-        self._name = ", ".join(table_name(part.table) for part in parts)
+    def __init__(self, publications: Sequence[BranchPublication], catalog: JointCommits, budget: CommitBudget) -> None:
+        self._publications, self._catalog, self._budget = publications, catalog, budget
+        self._name = ", ".join(table_name(each.table) for each in publications)
         self.was_partial = False
 
-    def run(self) -> list[PublishedTable]:
+    def run(self) -> list[Snapshot]:
         try:
             return self._run()
         except errors.FloeStorageError as error:
-            in_order = sorted(self._parts, key=lambda part: not part.has_landed)
-            landed = sum(part.has_landed for part in in_order)
+            in_order = sorted(self._publications, key=lambda each: not each.has_landed)
+            landed = sum(each.has_landed for each in in_order)
             if not landed or isinstance(error, errors.CommitOutcomeUnknownError):
                 raise
             raise _partial(in_order, landed, error, "The server has not committed all tables at once.") from error
 
-    def _run(self) -> list[PublishedTable]:
+    def _run(self) -> list[Snapshot]:
         attempts, waited, response_lost = 0, 0.0, False
         while True:
             attempts += 1
             planned_on = self._versions()
             with self._after_lost_response() if response_lost else nullcontext():
-                transactions = [TableTransaction(part.table) for part in self._parts]
+                transactions = [TableTransaction(each.table) for each in self._publications]
                 published = self._stage(transactions)
                 failure = self._send(transactions) or self._find_left_out(transactions)
             if failure is None:
-                return [part.result(each) for part, each in zip(self._parts, published, strict=True)]
+                return published
             response_lost = response_lost or isinstance(failure, _NO_RESPONSE)
             wait = self._budget.wait_seconds(attempts)
             time.sleep(wait)
@@ -229,11 +289,11 @@ class _JointCommit:
             if isinstance(failure, errors.ValidationError) and (spent or planned_on == self._versions()):
                 with self._after_lost_response() if response_lost else nullcontext():
                     raise failure
-            if spent and not all(part.has_landed for part in self._parts):
+            if spent and not all(each.has_landed for each in self._publications):
                 raise self._exhausted(failure, attempts) from failure
 
     def _versions(self) -> list[str]:
-        return [part.table.metadata_location for part in self._parts]
+        return [each.table.metadata_location for each in self._publications]
 
     @contextmanager
     def _after_lost_response(self) -> Iterator[None]:
@@ -249,9 +309,9 @@ class _JointCommit:
         """Stage every table; of one that has the changes already, after a lost response, nothing."""
         published: list[Snapshot] = []
         try:
-            for part, transaction in zip(self._parts, transactions, strict=True):
-                with translate_errors(part.table.catalog.name, table=table_name(part.table)):
-                    published.append(part.stage(transaction))
+            for each, transaction in zip(self._publications, transactions, strict=True):
+                with translate_errors(each.table.catalog.name, table=table_name(each.table)):
+                    published.append(each.stage(transaction))
         except BaseException:
             for transaction in transactions:
                 transaction.discard_metadata_files()
@@ -264,7 +324,7 @@ class _JointCommit:
         if not changes:
             return None
         try:
-            with translate_errors(self._parts[0].table.catalog.name, table=self._name):
+            with translate_errors(self._publications[0].table.catalog.name, table=self._name):
                 self._catalog.commit_tables(changes)
         except (*_REFUSALS, *_NO_RESPONSE) as failure:
             return failure
@@ -284,7 +344,7 @@ class _JointCommit:
             self._look_at_tables()
         except errors.FloeStorageError as gone:
             raise self._unknown(str(gone.details.get("reason", type(gone).__name__))) from gone
-        names = ", ".join(table_name(part.table) for part in self._parts if part.is_untouched)
+        names = ", ".join(table_name(each.table) for each in self._publications if each.is_untouched)
         return errors.CommitConflictError(names, attempts=1, reason="the server left it out") if names else None
 
     def _look(self, transactions: Sequence[TableTransaction], failure: errors.FloeStorageError) -> None:
@@ -297,14 +357,14 @@ class _JointCommit:
             self._discard(transactions)
 
     def _look_at_tables(self) -> None:
-        for part in self._parts:
-            refresh(part.table)
-        self.was_partial |= len({part.has_landed for part in self._parts}) > 1
+        for each in self._publications:
+            refresh(each.table)
+        self.was_partial |= len({each.has_landed for each in self._publications}) > 1
 
     def _discard(self, transactions: Sequence[TableTransaction]) -> None:
         """Delete the manifests of the tables that the attempt is not in."""
-        for part, transaction in zip(self._parts, transactions, strict=True):
-            known = {snapshot.manifest_list for snapshot in part.table.metadata.snapshots}
+        for each, transaction in zip(self._publications, transactions, strict=True):
+            known = {snapshot.manifest_list for snapshot in each.table.metadata.snapshots}
             if known.isdisjoint(transaction.manifest_lists):
                 transaction.discard_metadata_files()
 

@@ -143,3 +143,17 @@ def test_a_stream_is_not_held_in_memory_and_fills_files_near_the_target_size(arr
     assert max(held) - held[0] < 128 * MEGABYTE
     # The last file of either partition holds what is left.
     assert all(6 * MEGABYTE < size < 10 * MEGABYTE for size in sizes[2:])
+
+
+def test_rows_without_any_type_are_refused(arrow_warehouse: ArrowWarehouse) -> None:
+    frames = iter([pa.table({"id": [1]}), pa.table({"id": [None]})])
+
+    @asset
+    def numbers() -> Any:
+        return next(frames)
+
+    arrow_warehouse.run(numbers)
+    run = arrow_warehouse.run(numbers, raise_on_error=False)
+
+    assert "No column of the rows has a type" in failure_of(run, "numbers")
+    assert arrow_warehouse.rows("numbers") == [(1,)]

@@ -27,6 +27,7 @@ from support.io_results import failure_of, shown
 from support.place import Place
 from support.warehouse import FORMAT_3_WAREHOUSES, ArrowWarehouse, Warehouse, frames_asset
 
+from floe_dagster_iceberg import AuditedTable, audited_asset
 from floe_dagster_iceberg.asset_settings import iceberg_settings
 from floe_dagster_iceberg.io_managers.managers import IcebergIOManager
 
@@ -324,3 +325,31 @@ def test_an_invalid_version_is_refused(place: Place, shared_instance: DagsterIns
 
     with pytest.raises(Failure, match="format_version is 4"):
         arrow.run(frames_asset(pa.table({"id": [1]})))
+
+
+def test_an_audited_asset_is_published_or_kept_aside(warehouse: Warehouse) -> None:
+    others: list[int] = []
+
+    def is_positive(audited: AuditedTable) -> bool:
+        for number in others:
+            warehouse.run(frames_asset(warehouse.frame({"id": [number]}), write_mode="append"))
+        return all(number > 0 for number in audited.scan()["id"].to_pylist())
+
+    def run_audited(number: int) -> bool:
+        @audited_asset(name="items", checks=[is_positive], metadata=iceberg_settings(write_mode="append"))
+        def audited() -> Any:
+            return warehouse.frame({"id": [number]})
+
+        return warehouse.run(audited, raise_on_error=False).success
+
+    assert [run_audited(-1), warehouse.exists("items")] == [False, False]
+    assert [run_audited(1), run_audited(2), run_audited(-2)] == [True, True, False]
+    assert raw(warehouse, "id") == [(1,), (2,)]
+    # PyIceberg cannot put rows on top of those of others here; another run writes them again.
+    others.append(3)
+    assert not run_audited(4)
+    others.clear()
+    assert run_audited(4)
+    assert raw(warehouse, "id") == [(1,), (2,), (3,), (4,)]
+    (kept,) = set(warehouse.table("items").metadata.refs) - {"main"}
+    assert kept.startswith("floe-rejected-")

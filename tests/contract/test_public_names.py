@@ -16,6 +16,7 @@ API = {
     "AuditedTable",
     "accepted_values",
     "audited_asset",
+    "audited_assets",
     "freshness_within",
     "matches_schema",
     "not_null",

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from dagster import (
     AssetExecutionContext,
     AssetIn,
+    AssetsDefinition,
     AssetSpec,
     DagsterInstance,
     Definitions,
@@ -33,9 +34,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
 from floe_dagster_iceberg.asset_settings import iceberg_settings
-from floe_dagster_iceberg.audits.asset import audited_asset
+from floe_dagster_iceberg.audits.asset import audited_asset, audited_assets
 from floe_dagster_iceberg.io_managers.create import create_io_manager
+from floe_dagster_iceberg.io_managers.managers import IcebergIOManager
 from floe_dagster_iceberg.models import IcebergIOManagerConfig
+from floe_dagster_iceberg.resources import IcebergResource
 
 LAKE, HOME = "FLOE_TEST_LAKE", "FLOE_TEST_DAGSTER_HOME"
 Fault = Literal["none", "die before", "die after", "lost before", "lost after", "gone before", "gone after"]
@@ -66,17 +69,14 @@ def _take(name: str) -> str:
     return planned[0] if planned else "none"
 
 
-class FaultyCatalog(SqlCatalog):
-    """A real catalog whose responses get lost, or that goes away, before or after a commit."""
+class Faults(SqlCatalog):
+    """What makes a real catalog lose responses, or go away, before or after a commit."""
 
     def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
-        kind, _, when = _take("faults.json").partition(" ")
-        if when == "before":
-            self._break(kind)
-        response = super().commit_table(table, requirements, updates)
-        if when == "after":
-            self._break(kind)
-        return response
+        return self._break_around(lambda: super(Faults, self).commit_table(table, requirements, updates))
+
+    def commit_tables(self, changes: Any) -> None:
+        self._break_around(lambda: super(Faults, self).commit_tables(changes))  # type: ignore[misc]
 
     def load_table(self, identifier: Any) -> Any:
         if (lake() / "gone").exists():
@@ -84,12 +84,25 @@ class FaultyCatalog(SqlCatalog):
             raise ConnectionError("the catalog went away")
         return super().load_table(identifier)
 
+    def _break_around(self, commit: Callable[[], Any]) -> Any:
+        kind, _, when = _take("faults.json").partition(" ")
+        if when == "before":
+            self._break(kind)
+        response = commit()
+        if when == "after":
+            self._break(kind)
+        return response
+
     def _break(self, kind: str) -> None:
         if kind == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "gone":
             (lake() / "gone").touch()
         raise CommitStateUnknownException("the response got lost")
+
+
+class FaultyCatalog(Faults):
+    """A catalog that commits to one table at a time, as Glue and Hive do."""
 
 
 @multi_asset(
@@ -145,6 +158,16 @@ def audited() -> pa.Table:
     return pa.table({"computed": [_count_computation()]})
 
 
+@audited_assets(
+    [AssetSpec(name, metadata={"iceberg/write_mode": "append"}) for name in ("orders", "lines")],
+    checks={"orders": [has_one_row]},
+)
+def sales() -> Any:
+    """Rows of two tables, which belong together."""
+    computed = _count_computation()
+    return pa.table({"computed": [computed]}), pa.table({"computed": [computed]})
+
+
 def _count_computation() -> int:
     file = lake() / "computed"
     computed = int(file.read_text()) + 1 if file.exists() else 1
@@ -154,17 +177,53 @@ def _count_computation() -> int:
 
 def build_pipeline(folder: str, job: str = "pipeline") -> JobDefinition:
     """A job on a folder's lake; Dagster keeps what it built, so the folder has to be named."""
-    catalog = FaultyCatalog("floe", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    assets = [pair, report, copy, sales, _audited_frame(folder) if job == "audit_spark" else audited]
     return Definitions(
-        assets=[pair, report, copy, audited],
+        assets=assets,
         jobs=[
             define_asset_job("pipeline", selection=[pair, report], executor_def=in_process_executor),
-            define_asset_job("audit", selection=[audited], executor_def=in_process_executor),
-            define_asset_job("audit_apart", selection=[audited], executor_def=multiprocess_executor),
+            define_asset_job("audit", selection=["audited"], executor_def=in_process_executor),
+            define_asset_job("audit_spark", selection=["audited"], executor_def=in_process_executor),
+            define_asset_job("audit_apart", selection=["audited"], executor_def=multiprocess_executor),
+            define_asset_job("audit_together", selection=[sales], executor_def=in_process_executor),
+            define_asset_job("audit_one_by_one", selection=[sales], executor_def=in_process_executor),
             define_asset_job("follow", selection=[copy], executor_def=in_process_executor),
         ],
-        resources={"io_manager": create_io_manager(IcebergIOManagerConfig(), catalog)},
+        resources={"io_manager": _io_manager(folder, job)},
     ).resolve_job_def(job)
+
+
+def _io_manager(folder: str, job: str) -> Any:
+    if job == "audit_together":
+        return IcebergIOManager(iceberg=_faulty_resource(folder))
+    if job == "audit_spark":
+        from support.spark_session import spark_resource  # noqa: PLC0415 - starts a JVM
+
+        iceberg = _faulty_resource(folder)
+        return IcebergIOManager(iceberg=iceberg, pyspark=spark_resource(iceberg))
+    catalog = FaultyCatalog("floe", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    return create_io_manager(IcebergIOManagerConfig(), catalog)
+
+
+def _faulty_resource(folder: str) -> IcebergResource:
+    """A resource whose catalog, which is that of the package, has the same faults."""
+    iceberg = IcebergResource(catalog_uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    catalog = iceberg.catalog
+    if not isinstance(catalog, Faults):
+        catalog.__class__ = type("FaultyCatalog", (Faults, type(catalog)), {})
+    return iceberg
+
+
+def _audited_frame(folder: str) -> AssetsDefinition:
+    from support.spark_session import spark_resource  # noqa: PLC0415 - starts a JVM
+
+    pyspark = spark_resource(_faulty_resource(folder))
+
+    @audited_asset(key="audited", checks=[has_one_row], metadata=iceberg_settings(write_mode="append"))
+    def audited_frame() -> Any:
+        return pyspark.spark_session.createDataFrame([(_count_computation(),)], "computed bigint")
+
+    return audited_frame
 
 
 if __name__ == "__main__":

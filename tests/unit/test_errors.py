@@ -46,7 +46,10 @@ EXAMPLES: list[tuple[FloeStorageError, dict[str, Any]]] = [
     ),
     (errors.SnapshotNotFoundError(TABLE, "v1", refs=["main", "dev"]), {"snapshot": "v1", "refs": ("dev", "main")}),
     (errors.RollbackError(TABLE, snapshot=7, reason=REASON), {"snapshot": 7, "reason": REASON}),
-    (errors.AuditFailedError(TABLE, checks=["a"], branch="b"), {"checks": ("a",), "branch": "b"}),
+    (
+        errors.AuditFailedError(TABLE, checks=["a"], branch="b", others={"other": None}),
+        {"checks": ("a",), "branch": "b", "others": {"other": None}},
+    ),
     (errors.CompactionError("It failed. Try again.", table=TABLE), {}),
     (
         errors.MaintenanceRefusedError(TABLE, guardrail="gc_disabled", reason=REASON),

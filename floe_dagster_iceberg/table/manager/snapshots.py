@@ -21,7 +21,7 @@ from floe_dagster_iceberg.models import (
 from floe_dagster_iceberg.table.commit import refs as ref_changes
 from floe_dagster_iceberg.table.commit.commit import commits_metadata
 from floe_dagster_iceberg.table.commit.refs import to_milliseconds, to_timestamp_ms
-from floe_dagster_iceberg.table.joint_publication import PublicationResult, publish_together
+from floe_dagster_iceberg.table.joint_publication import PublicationResult, publish_branch_of
 from floe_dagster_iceberg.table.maintenance.compaction import compact
 from floe_dagster_iceberg.table.maintenance.expire_files import expire
 from floe_dagster_iceberg.table.maintenance.expiry import Retention, newest_first
@@ -276,7 +276,7 @@ class SnapshotOperations(MetadataSession):
             WriteError: The catalog cannot publish tables at once, and some of them are published.
         """
         loaded = [self._load_newest(table) for table in tables]
-        return publish_together(loaded, branch=branch, target=into, budget=self.budget, through=self._handover)
+        return publish_branch_of(loaded, branch, into, budget=self.budget, through=self._handover)
 
     @traced("manage_snapshots", table_attributes)
     def manage_snapshots(self, table: TableRef) -> "ManagedSnapshots":

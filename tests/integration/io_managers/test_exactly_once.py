@@ -47,7 +47,8 @@ class Runs:
     def start_process(self) -> int:
         """Run the job in a process of its own; the exit code, negative for a signal."""
         command = [sys.executable, io_pipeline.__file__, self.job]
-        return subprocess.run(command, check=False, env=os.environ).returncode
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(command, check=False, env=environment).returncode
 
     def close_killed_run(self) -> str:
         """Do what Dagster's run monitoring does when a process is gone."""
@@ -296,9 +297,9 @@ def test_changes_are_read_once_although_their_reader_is_killed_at_random(follow:
     assert len(rows("copy")) == next(numbers)
 
 
-def refs_of_audited() -> set[str]:
+def refs_of_audited(table: str = "audited") -> set[str]:
     with closing(io_pipeline.open_catalog()) as catalog:
-        return set(catalog.load_table("public.audited").metadata.refs)
+        return set(catalog.load_table(f"public.{table}").metadata.refs)
 
 
 @pytest.mark.parametrize("has_rows", [False, True])
@@ -375,3 +376,68 @@ def test_a_lost_response_to_a_publication_publishes_once(runs: Runs, fault: Faul
     result = replace(runs, job="audit").start()
 
     assert (result.success, rows("audited"), refs_of_audited()) == (True, [1], {"main"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("faults", "breakdowns"),
+    [([], ["die"]), (["die after"], [])],
+    ids=["check running", "after publication"],
+)
+def test_an_audit_on_spark_that_is_killed_publishes_once_when_it_is_retried(
+    runs: Runs, faults: list[Fault], breakdowns: list[str]
+) -> None:
+    audits = replace(runs, job="audit_spark")
+    assert audits.start().success
+    plan_faults(*faults)
+    plan_breakdowns(*breakdowns)
+
+    assert audits.start_process() == -signal.SIGKILL
+    again = audits.from_failure(audits.close_killed_run())
+
+    assert (again.success, rows("audited"), refs_of_audited()) == (True, [1, 2], {"main"})
+
+
+def assert_both_tables_have(*computed: int) -> None:
+    assert (rows("orders"), rows("lines")) == (list(computed), list(computed))
+    assert (refs_of_audited("orders"), refs_of_audited("lines")) == ({"main"}, {"main"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("job", "faults", "computed"),
+    [
+        # Rows of two attempts do not belong together, so that those of the first are written again.
+        pytest.param("audit_together", ["die after"], 2, id="one audit written"),
+        pytest.param("audit_together", ["none", "none", "die before"], 1, id="before publication"),
+        pytest.param("audit_together", ["none", "none", "die after"], 1, id="after publication"),
+        pytest.param("audit_one_by_one", ["none", "none", "die after"], 1, id="between two publications"),
+    ],
+)
+def test_tables_of_one_step_that_is_killed_show_the_rows_of_one_attempt(
+    runs: Runs, job: str, faults: list[Fault], computed: int
+) -> None:
+    audits = replace(runs, job=job)
+    plan_faults(*faults)
+
+    assert audits.start_process() == -signal.SIGKILL
+    again = audits.from_failure(audits.close_killed_run())
+
+    assert again.success
+    assert_both_tables_have(computed)
+    at_once = job == "audit_together"
+    assert [shown(again, table)["iceberg/published_at_once"] for table in ("orders", "lines")] == [at_once] * 2
+
+
+@pytest.mark.parametrize("job", ["audit_together", "audit_one_by_one"])
+@pytest.mark.parametrize("fault", ["lost before", "lost after", "gone after"])
+def test_a_lost_response_to_a_publication_of_two_tables_publishes_both_once(runs: Runs, job: str, fault: Fault) -> None:
+    audits = replace(runs, job=job)
+    plan_faults("none", "none", fault)
+
+    result = audits.start()
+    if not result.success:
+        result = audits.from_failure(result.run_id)
+
+    assert result.success
+    assert_both_tables_have(1)
