@@ -26,7 +26,7 @@ from floe_dagster_iceberg.kubernetes import K8S_CONFIG_TAG, PRESET_TAG, PodSizes
 from floe_dagster_iceberg.maintenance.settings import MaintenanceSettings
 from floe_dagster_iceberg.models import MaintenanceOperation
 
-FLOE = Path(__file__).resolve().parents[1] / "data" / "artifacts" / "floe-0.3.0"
+FLOE = Path(__file__).resolve().parents[1] / "data" / "floe-0.3.0"
 PRESETS = {
     "default": {"cpu": "250m", "memory": "512Mi"},
     "maintenance": {"cpu": 1, "memory": "2Gi"},

@@ -166,11 +166,10 @@ def _prepare(
         selected = rows.select(check, metadata.schema())
         writer = files.open_writer(metadata, sort_by=write.sort_by)
         writer.write(ArrowRows(selected.first_rows))
-        given = selected.given
     else:
+        selected = None
         writer = files.open_writer(metadata, sort_by=write.sort_by)
         writer.write(rows, check.filter)
         check.finish()
-        given = writer.rows
     writer.finish()
-    return PreparedFiles(metadata, writer, check, given)
+    return PreparedFiles(metadata, writer, check, writer.rows if selected is None else selected.given)

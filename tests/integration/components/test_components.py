@@ -21,7 +21,7 @@ from floe_dagster_iceberg.models import MaintenancePolicy, TableIdentifier
 from floe_dagster_iceberg.resources import IcebergResource
 
 CANARY = "canary-secret-77d1"
-FLOE = Path(__file__).resolve().parents[2] / "data" / "artifacts" / "floe-0.3.0"
+FLOE = Path(__file__).resolve().parents[2] / "data" / "floe-0.3.0"
 SOURCES = """
 import dagster as dg
 

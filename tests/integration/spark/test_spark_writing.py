@@ -324,7 +324,7 @@ def test_a_frame_may_come_from_the_table_it_goes_to(lake: SparkLake) -> None:
     doubled = lake.session.table("floe.public.events").where("region = 'eu'").withColumn("id", F.col("id") * 10)
 
     lake.write(doubled, rows=keyed("region", "eu"))
-    lake.write(doubled, rows=keyed("region", "eu"), mode=WriteMode.UPSERT, keys=["region"])
+    lake.write(doubled, rows=keyed("region", "eu"), mode=WriteMode.UPSERT, merge=MergeRules(keys=("region",)))
 
     assert lake.rows("region", "id") == [("eu", 100), ("us", 2)]
 
