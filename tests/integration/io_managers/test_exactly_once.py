@@ -381,7 +381,8 @@ def test_a_lost_response_to_a_publication_publishes_once(runs: Runs, fault: Faul
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("faults", "breakdowns"),
-    [([], ["die"]), (["die after"], [])],
+    # The first commit that is not Spark's creates the branch.
+    [([], ["die"]), (["none", "die after"], [])],
     ids=["check running", "after publication"],
 )
 def test_an_audit_on_spark_that_is_killed_publishes_once_when_it_is_retried(
