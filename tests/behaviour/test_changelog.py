@@ -216,6 +216,8 @@ def test_columns_of_older_snapshots_are_found_by_their_ids(warehouse: Warehouse)
     now = {"day": FIRST_DAY, "place": {"town": "Bern", "zip": None}, "amount": None}
     whole = read(warehouse, warehouse.manager.scan_changes(TABLE, since, mode="partitions"))
     assert whole.to_pylist() == [{"id": 2, **now}]
+    earlier = warehouse.manager.scan(TABLE, snapshot_id=since, current_columns=True)
+    assert earlier.to_pylist() == [{"id": 1, **now}]
     changes = read(warehouse, warehouse.manager.scan_changes(TABLE, since)).to_pylist()
     assert [(row["_change_type"], row["id"]) for row in changes] == [("INSERT", 2), ("DELETE", 1)]
     assert [{name: row[name] for name in now} for row in changes] == [now, now]
