@@ -35,7 +35,8 @@ class PartitionKeys:
         naive_timezone: str = DEFAULT_NAIVE_TIMEZONE,
     ) -> None:
         self._metadata, self._partitions_def, self._keys = metadata, partitions_def, keys
-        self._expr, self._column = _renamed(metadata, partition_expr), partition_column
+        self._expr = _renamed(metadata, partition_expr)
+        self._column = None if partition_column is None else _current_name(metadata, partition_column)
         self._naive_timezone = naive_timezone
 
     def of_files(self, files: Sequence[DataFile]) -> list[str]:
