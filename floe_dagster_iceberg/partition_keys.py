@@ -1,6 +1,6 @@
 """Which Dagster partitions the files of a table hold rows of, from manifests alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 from pyiceberg.expressions import BooleanExpression
@@ -35,7 +35,9 @@ class PartitionKeys:
         naive_timezone: str = DEFAULT_NAIVE_TIMEZONE,
     ) -> None:
         self._metadata, self._partitions_def, self._keys = metadata, partitions_def, keys
-        self._expr, self._column, self._naive_timezone = partition_expr, partition_column, naive_timezone
+        self._expr = _renamed(metadata, partition_expr)
+        self._column = None if partition_column is None else _current_name(metadata, partition_column)
+        self._naive_timezone = naive_timezone
 
     def of_files(self, files: Sequence[DataFile]) -> list[str]:
         """Keys in Dagster's order."""
@@ -58,3 +60,18 @@ class PartitionKeys:
             return list(keys) if matching else []
         middle = len(keys) // 2
         return [*self._search(keys[:middle], matching), *self._search(keys[middle:], matching)]
+
+
+def _renamed(metadata: TableMetadata, expr: PartitionExpr | None) -> PartitionExpr | None:
+    """The columns of partitions by their current names: an asset may name them as they were before a rename."""
+    if isinstance(expr, Mapping):
+        return {dimension: _current_name(metadata, column) for dimension, column in expr.items()}
+    return None if expr is None else _current_name(metadata, expr)
+
+
+def _current_name(metadata: TableMetadata, column: str) -> str:
+    """The name of the column that has this name, or else had it last."""
+    schemas = (metadata.schema(), *reversed(metadata.schemas))
+    found = next((schema.find_field(column) for schema in schemas if column in schema.column_names), None)
+    name = None if found is None else metadata.schema().find_column_name(found.field_id)
+    return name or column

@@ -22,6 +22,7 @@ _PARTITION: Final = 3
 
 # Among the options of a scan, which PyIceberg hands on to its planner.
 _ONLY_ADDED: Final = "floe.only-added"
+_CURRENT_COLUMNS: Final = "floe.current-columns"
 _READABLE = frozenset({FileFormat.PARQUET, FileFormat.ORC})
 
 
@@ -70,10 +71,16 @@ class NullSafeScan(DataScan):
     """A scan that can be planned with NULL in partitions."""
 
     @classmethod
-    def of_table(cls, table: Table, *, only_added: bool = False, **settings: Any) -> "NullSafeScan":
-        """Like `Table.scan`; if `only_added`, only of files that the snapshot added."""
+    def of_table(
+        cls, table: Table, *, only_added: bool = False, current_columns: bool = False, **settings: Any
+    ) -> "NullSafeScan":
+        """Like `Table.scan`; if `only_added`, only of files that the snapshot added.
+
+        If `current_columns`, rows have the columns that the table has now, not those of the snapshot.
+        """
+        options = {_ONLY_ADDED: only_added, _CURRENT_COLUMNS: current_columns}
         return cls(
-            options={_ONLY_ADDED: "true"} if only_added else {},
+            options={name: "true" for name, is_set in options.items() if is_set},
             table_metadata=table.metadata,
             io=table.io,
             catalog=table.catalog,
@@ -85,6 +92,18 @@ class NullSafeScan(DataScan):
     def only_added(self) -> bool:
         """Whether only files that the snapshot added are read."""
         return _ONLY_ADDED in self.options
+
+    @property
+    def current_columns(self) -> bool:
+        """Whether rows have the columns that the table has now."""
+        return _CURRENT_COLUMNS in self.options
+
+    def projection(self) -> Schema:
+        """The columns to read."""
+        if not self.current_columns:
+            return super().projection()
+        schema = self.table_metadata.schema()
+        return schema if "*" in self.selected_fields else schema.select(*self.selected_fields)
 
     def to_arrow(self) -> pa.Table:  # type: ignore[override]
         """Read all rows."""

@@ -19,7 +19,7 @@ from floe_dagster_iceberg.models import ChangesMode
 from floe_dagster_iceberg.spark.filters import to_condition
 from floe_dagster_iceberg.spark.frame_rows import conform
 from floe_dagster_iceberg.spark.procedures import SparkProcedures
-from floe_dagster_iceberg.spark.scan import empty_frame, open_frame, selected_schema
+from floe_dagster_iceberg.spark.scan import empty_frame, open_frame, with_current_columns
 from floe_dagster_iceberg.spark.types import quote
 from floe_dagster_iceberg.table.changes.changelog import (
     CHANGE_COLUMNS,
@@ -54,7 +54,14 @@ def open_changes(session: SparkSession, changes: TableChanges) -> DataFrame:
     plan = changes.plan
     if plan.mode is ChangesMode.PARTITIONS:
         where = And(changes.row_filter, changes.options.row_filter)
-        return open_frame(session, plan.table, snapshot_id=plan.until, row_filter=where, columns=changes.columns)
+        return open_frame(
+            session,
+            plan.table,
+            snapshot_id=plan.until,
+            row_filter=where,
+            columns=changes.columns,
+            current_columns=True,
+        )
     frame = _Changelog(session, changes).frame()
     if plan.mode is ChangesMode.APPENDS:
         frame = frame.drop(*CHANGE_COLUMNS)
@@ -160,12 +167,7 @@ class _Changelog:
         if snapshot_id is None:
             return empty_frame(self._session, self._table.schema())
         frame = self._session.read.option("versionAsOf", str(snapshot_id)).table(_spark_name(self._table))
-        then, now = selected_schema(self._table, snapshot_id), self._table.schema()
-        # A version has the names of its time.
-        renamed = {
-            field.name: now.find_field(field.field_id).name for field in then.fields if field.field_id in now.field_ids
-        }
-        return conform(frame.withColumnsRenamed(renamed), now)
+        return with_current_columns(frame, self._table, snapshot_id)
 
 
 def _spark_name(table: Table) -> str:

@@ -76,6 +76,7 @@ class SparkHandover(SparkCommitter):
         row_filter: BooleanExpression,
         columns: Sequence[str],
         only_added: bool = False,
+        current_columns: bool = False,
     ) -> pa.Table:
         """Read rows into memory, in the table's types."""
         frame = open_frame(
@@ -85,5 +86,6 @@ class SparkHandover(SparkCommitter):
             row_filter=row_filter,
             columns=columns,
             only_added=only_added,
+            current_columns=current_columns,
         )
-        return to_arrow(frame, selected_schema(table, snapshot_id, columns))
+        return to_arrow(frame, selected_schema(table, None if current_columns else snapshot_id, columns))

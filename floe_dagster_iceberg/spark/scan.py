@@ -6,13 +6,14 @@ from typing import Any
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyspark.sql import DataFrame, SparkSession, functions as F  # noqa: N812 - Spark's own convention
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F  # noqa: N812 - Spark's own convention
 
 from floe_dagster_iceberg.errors import EngineCapabilityError, ValidationError
 from floe_dagster_iceberg.spark.errors import SPARK_ERRORS, FailureKind, kind_of, redacted, to_error
 from floe_dagster_iceberg.spark.filters import to_condition
 from floe_dagster_iceberg.spark.frame_rows import conform
-from floe_dagster_iceberg.spark.types import check_types, quote, to_spark_schema
+from floe_dagster_iceberg.spark.types import check_types, quote, to_spark_schema, to_spark_type
 from floe_dagster_iceberg.table.names import table_name
 from floe_dagster_iceberg.telemetry import attributes as attrs, describe_table, traced_step
 
@@ -31,6 +32,7 @@ def open_frame(
     row_filter: BooleanExpression,
     columns: Sequence[str] = (),
     only_added: bool = False,
+    current_columns: bool = False,
 ) -> DataFrame:
     """Open a table as a DataFrame.
 
@@ -41,6 +43,7 @@ def open_frame(
         row_filter: Rows to read.
         columns: Columns to read, dotted names for fields of structs; all if empty.
         only_added: Read only the rows that the version added, which must be an append.
+        current_columns: Read the version in the table's current columns, which the filter and `columns` then name.
 
     Raises:
         ValidationError: A column does not exist.
@@ -59,8 +62,51 @@ def open_frame(
         raise EngineCapabilityError(
             f"Spark could not open '{name}' ({type(error).__name__}); see the cause.", engine="spark", table=name
         ) from redacted(error)
+    if current_columns:
+        frame, schema = with_current_columns(frame, table, snapshot_id), table.schema()
     frame = frame.where(F.expr(to_condition(row_filter, schema)))
     return conform(frame, _selected(table, schema, columns)) if columns else frame
+
+
+def with_current_columns(frame: DataFrame, table: Table, snapshot_id: int | None) -> DataFrame:
+    """Rows of a version in the table's current columns, found by their ids: a version has the names of its time."""
+    then, now = _schema_at(table, snapshot_id), table.schema()
+    if then.schema_id == now.schema_id:
+        return frame
+    columns = [_renamed(field, now) for field in then.fields if field.field_id in now.field_ids]
+    return conform(frame.select(*columns), now)
+
+
+def _renamed(field: NestedField, schema: Schema) -> Column:
+    """A column with the names that it and its fields have in a schema."""
+    name, kind = schema.find_field(field.field_id).name, _with_names_of(schema, field.field_type)
+    column = F.col(quote(field.name))
+    if name != field.name or kind != field.field_type:
+        # Iceberg looks for filters of a version in the current columns, by their old names, and fails: none may reach
+        # it. Spark does not see through this, and casts a struct by the order of its fields.
+        column = F.element_at(F.array(column.cast(to_spark_type(kind))), 1)
+    return column.alias(name)
+
+
+def _with_names_of(schema: Schema, kind: IcebergType) -> IcebergType:
+    match kind:
+        case StructType():
+            return StructType(*(_with_name_of(schema, field) for field in kind.fields))
+        case ListType():
+            element = _with_names_of(schema, kind.element_type)
+            return ListType(kind.element_id, element, element_required=kind.element_required)
+        case MapType():
+            value = _with_names_of(schema, kind.value_type)
+            return MapType(kind.key_id, kind.key_type, kind.value_id, value, value_required=kind.value_required)
+        case _:
+            return kind
+
+
+def _with_name_of(schema: Schema, field: NestedField) -> NestedField:
+    # What is gone keeps its place, under a name that nothing else has.
+    is_there = field.field_id in schema.field_ids
+    name = schema.find_field(field.field_id).name if is_there else f"floe:{field.field_id}"
+    return field.model_copy(update={"name": name, "field_type": _with_names_of(schema, field.field_type)})
 
 
 def selected_schema(table: Table, snapshot_id: int | None, columns: Sequence[str] = ()) -> Schema:

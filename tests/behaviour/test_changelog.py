@@ -1,12 +1,13 @@
 """What changed between two snapshots, on both engines."""
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from dagster import DagsterInstance
-from pyiceberg.types import StringType
+from pyiceberg.types import LongType, NestedField, StringType, StructType
 from support.change_history import (
     FIRST_DAY,
     TABLE,
@@ -157,6 +158,69 @@ def test_changed_partitions_are_read_whole(warehouse: Warehouse) -> None:
 
     assert changes.partitions == [{"day_day": "2024-01-02"}]
     assert sorted(read(warehouse, changes)["id"].to_pylist()) == [2, 3]
+
+
+@pytest.mark.parametrize("transform", ["day", "identity"])
+def test_changed_partitions_have_the_names_of_now_although_their_snapshots_are_older(
+    warehouse: Warehouse, transform: str
+) -> None:
+    create_orders(warehouse, partitioned=False)
+    with warehouse.table(TABLE).update_spec() as spec:
+        spec.add_field("day", transform, "of_day")
+    warehouse.manager.append(TABLE, orders((1, 0, 10), (2, 1, 20)))
+    since = head(warehouse)
+    warehouse.manager.append(TABLE, orders((3, 1, 30)))
+    with warehouse.table(TABLE).update_schema() as update:
+        update.rename_column("day", "date")
+    with warehouse.table(TABLE).update_schema() as update:
+        # It has the name of an old one.
+        update.add_column("day", StringType())
+    with warehouse.table(TABLE).update_spec() as spec:
+        spec.rename_field("of_day", "of_date")
+
+    def found(until: int | None = None, **options: Any) -> tuple[list[Any], list[Any]]:
+        changes = warehouse.manager.scan_changes(TABLE, since, until, mode="partitions", **options)
+        return changes.partitions, sorted(tuple(row.values()) for row in read(warehouse, changes).to_pylist())
+
+    second, third = FIRST_DAY + timedelta(days=1), FIRST_DAY + timedelta(days=2)
+    renamed_only = [(2, second, 20, None), (3, second, 30, None)]
+    before = head(warehouse)
+    assert found() == ([{"of_date": "2024-01-02"}], renamed_only)
+    assert found(columns=["date"], row_filter="date = '2024-01-02' and id > 2")[1] == [(second,)]
+    newest = pa.table({"id": [4, 5], "date": [second, third], "amount": [40, 50], "day": ["Tuesday", "Wednesday"]})
+    warehouse.manager.append(TABLE, newest.cast(warehouse.table(TABLE).schema().as_arrow()))
+    both_days = [*renamed_only, (4, second, 40, "Tuesday"), (5, third, 50, "Wednesday")]
+    assert found() == ([{"of_date": "2024-01-02"}, {"of_date": "2024-01-03"}], both_days)
+    assert found(until=before) == ([{"of_date": "2024-01-02"}], renamed_only)
+
+
+def test_columns_of_older_snapshots_are_found_by_their_ids(warehouse: Warehouse) -> None:
+    create_orders(warehouse, partitioned=False)
+    with warehouse.table(TABLE).update_schema() as update:
+        fields = (NestedField(number, name, StringType()) for number, name in enumerate(("city", "zip")))
+        update.add_column("place", StructType(*fields))
+    schema = warehouse.table(TABLE).schema().as_arrow()
+    rows = {"id": [1], "day": [FIRST_DAY], "amount": [10], "place": [{"city": "Bern", "zip": "3000"}]}
+    warehouse.manager.append(TABLE, pa.table(rows, schema=schema))
+    (task,) = warehouse.table(TABLE).scan().plan_files()
+    since = head(warehouse)
+    warehouse.manager.append(TABLE, pa.table({**rows, "id": [2]}, schema=schema))
+    delete_positions(warehouse.table(TABLE), task.file, 0)
+    with warehouse.table(TABLE).update_schema() as update:
+        update.delete_column("amount")
+        update.rename_column("place.city", "town").delete_column("place.zip")
+    with warehouse.table(TABLE).update_schema() as update:
+        # Others with the names of those that are gone.
+        update.add_column("amount", LongType()).add_column(("place", "zip"), StringType())
+
+    now = {"day": FIRST_DAY, "place": {"town": "Bern", "zip": None}, "amount": None}
+    whole = read(warehouse, warehouse.manager.scan_changes(TABLE, since, mode="partitions"))
+    assert whole.to_pylist() == [{"id": 2, **now}]
+    earlier = warehouse.manager.scan(TABLE, snapshot_id=since, current_columns=True)
+    assert earlier.to_pylist() == [{"id": 1, **now}]
+    changes = read(warehouse, warehouse.manager.scan_changes(TABLE, since)).to_pylist()
+    assert [(row["_change_type"], row["id"]) for row in changes] == [("INSERT", 2), ("DELETE", 1)]
+    assert [{name: row[name] for name in now} for row in changes] == [now, now]
 
 
 def test_a_reader_that_has_nothing_gets_every_row_as_an_insert(warehouse: Warehouse) -> None:

@@ -21,7 +21,7 @@ from dagster import (
     asset,
     multi_asset,
 )
-from support.change_history import FIRST_DAY, TABLE, create_orders, expire_all_but_the_newest, head, orders
+from support.change_history import FIRST_DAY, TABLE, create_orders, expire_all_but_the_newest, head, orders, read
 from support.io_results import shown
 from support.place import Place
 from support.reading_io import READING_IO, reading
@@ -489,6 +489,40 @@ def test_rows_of_a_partition_that_is_not_over_yet_are_not_lost(warehouse: Wareho
     warehouse.run([AssetsDefinition(specs=[upstream]), copy], selection=[copy])
 
     assert ids(warehouse) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("named", ["date", "day"], ids=["as it is now", "as it was"])
+def test_days_whose_column_was_renamed_are_read_whole(warehouse: Warehouse, named: str) -> None:
+    create_orders(warehouse)
+    days = DailyPartitionsDefinition("2024-01-01", end_date="2024-01-10")
+    seen: list[Any] = []
+
+    @asset(ins={"orders": AssetIn(metadata=iceberg_settings(changes="partitions"))})
+    def copy(orders: TableChanges) -> Any:
+        rows = read(warehouse, orders)
+        assert rows.column_names == ["id", "date", "amount"]
+        seen.append((list(orders.partition_keys), sorted(rows["id"].to_pylist())))
+        return warehouse.frame(rows)
+
+    def follow() -> None:
+        upstream = AssetSpec("orders", partitions_def=days, metadata={"partition_expr": named})
+        warehouse.run([AssetsDefinition(specs=[upstream]), copy], selection=[copy])
+
+    def rename(old: str, new: str) -> None:
+        with warehouse.table(TABLE).update_schema() as update:
+            update.rename_column(old, new)
+
+    warehouse.manager.append(TABLE, orders((1, 0, 10), (2, 1, 20)))
+    rename("day", "date")
+    follow()
+    rename("date", "day")
+    warehouse.manager.append(TABLE, orders((3, 1, 30)))
+    rename("day", "date")
+    follow()
+    warehouse.manager.append(TABLE, orders((4, 2, 40)).rename_columns(["id", "date", "amount"]))
+    follow()
+
+    assert seen == [([], [1, 2]), (["2024-01-02"], [2, 3]), (["2024-01-03"], [4])]
 
 
 @pytest.mark.parametrize(

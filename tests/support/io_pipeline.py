@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +43,7 @@ from floe_dagster_iceberg.models import IcebergIOManagerConfig
 from floe_dagster_iceberg.resources import IcebergResource
 
 LAKE, HOME = "FLOE_TEST_LAKE", "FLOE_TEST_DAGSTER_HOME"
+READING = "The changes are read as a DataFrame."
 Fault = Literal["none", "die before", "die after", "lost before", "lost after", "gone before", "gone after"]
 
 
@@ -140,6 +143,12 @@ def copy(left: pa.Table) -> pa.Table:
     return left
 
 
+def add_row(number: int) -> None:
+    """A row for the asset that copies what was added."""
+    with closing(open_catalog()) as catalog:
+        catalog.load_table("public.left").append(pa.table({"computed": [number]}))
+
+
 def has_one_row(rows: pa.Table) -> bool:
     """A check, and a place to break between the audit and the publication."""
     match _take("breakdowns.json"):
@@ -177,7 +186,13 @@ def _count_computation() -> int:
 
 def build_pipeline(folder: str, job: str = "pipeline") -> JobDefinition:
     """A job on a folder's lake; Dagster keeps what it built, so the folder has to be named."""
-    assets = [pair, report, copy, sales, _audited_frame(folder) if job == "audit_spark" else audited]
+    assets = [
+        pair,
+        report,
+        _copy_of_frame() if job == "follow_spark" else copy,
+        sales,
+        _audited_frame(folder) if job == "audit_spark" else audited,
+    ]
     return Definitions(
         assets=assets,
         jobs=[
@@ -187,7 +202,8 @@ def build_pipeline(folder: str, job: str = "pipeline") -> JobDefinition:
             define_asset_job("audit_apart", selection=["audited"], executor_def=multiprocess_executor),
             define_asset_job("audit_together", selection=[sales], executor_def=in_process_executor),
             define_asset_job("audit_one_by_one", selection=[sales], executor_def=in_process_executor),
-            define_asset_job("follow", selection=[copy], executor_def=in_process_executor),
+            define_asset_job("follow", selection=["copy"], executor_def=in_process_executor),
+            define_asset_job("follow_spark", selection=["copy"], executor_def=in_process_executor),
         ],
         resources={"io_manager": _io_manager(folder, job)},
     ).resolve_job_def(job)
@@ -196,7 +212,7 @@ def build_pipeline(folder: str, job: str = "pipeline") -> JobDefinition:
 def _io_manager(folder: str, job: str) -> Any:
     if job == "audit_together":
         return IcebergIOManager(iceberg=_faulty_resource(folder))
-    if job == "audit_spark":
+    if job in {"audit_spark", "follow_spark"}:
         from support.spark_session import spark_resource  # noqa: PLC0415 - starts a JVM
 
         iceberg = _faulty_resource(folder)
@@ -226,6 +242,26 @@ def _audited_frame(folder: str) -> AssetsDefinition:
     return audited_frame
 
 
+def _copy_of_frame() -> AssetsDefinition:
+    from pyspark.sql import DataFrame  # noqa: PLC0415 - only one of the jobs needs it
+
+    def copy_of_frame(left: DataFrame) -> DataFrame:
+        print(READING, flush=True)  # noqa: T201 - who started the process waits for it
+        return left
+
+    return asset(
+        key="copy",
+        ins={"left": AssetIn(metadata=iceberg_settings(changes="appends"))},
+        metadata=iceberg_settings(write_mode="append"),
+    )(copy_of_frame)
+
+
 if __name__ == "__main__":
+    name, *numbers = sys.argv[1:]
     with DagsterInstance.local_temp(os.environ[HOME]) as instance:
-        build_pipeline(str(lake()), sys.argv[1]).execute_in_process(instance=instance)
+        job = build_pipeline(str(lake()), name)
+        # One run; or, with a number, one for each row that is added from there on, until the process is killed.
+        for number in count(int(numbers[0])) if numbers else [None]:
+            if number is not None:
+                add_row(number)
+            job.execute_in_process(instance=instance)

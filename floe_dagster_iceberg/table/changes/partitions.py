@@ -32,8 +32,13 @@ _MICROSECONDS_PER_DAY: Final = 24 * _MICROSECONDS_PER_HOUR
 def changed_partitions(plan: ChangesPlan) -> list[Mapping[str, str]]:
     """The partitions with changes, each as the names and values of its fields; of an unpartitioned table one, {}."""
     metadata = plan.table.metadata
+    now = {(field.source_id, str(field.transform)): field.name for field in metadata.spec().fields}
     found = {
-        tuple((field.name, _shown(metadata, field, value)) for field, value in fields)
+        # Files of an older spec have its names.
+        tuple(
+            (now.get((field.source_id, str(field.transform)), field.name), _shown(metadata, field, value))
+            for field, value in fields
+        )
         for fields in _changed(metadata, changed_files(plan))
     }
     return [dict(fields) for fields in sorted(found)]

@@ -82,7 +82,9 @@ class TableChanges:
         """
         if self.plan.mode is ChangesMode.PARTITIONS:
             where = CheckedFilter(And(self.row_filter, self.options.row_filter))
-            return self._manager.scan_batches(self.plan.table, self.columns or None, where, snapshot_id=self.plan.until)
+            return self._manager.scan_batches(
+                self.plan.table, self.columns or None, where, snapshot_id=self.plan.until, current_columns=True
+            )
         remedy = "Rows are compared by all columns: read the changes as a Spark DataFrame."
         refuse_foreign_columns(self.plan.table, self.plan.table.schema(), remedy=remedy)
         names = [*self.columns, *CHANGE_COLUMNS] if self.columns else self.options.schema.names

@@ -59,6 +59,7 @@ class ScanOperations(CatalogSession):
         branch: str | None = None,
         tag: str | None = None,
         only_added: bool = False,
+        current_columns: bool = False,
     ) -> pa.Table:
         """Read rows into memory; files and columns that cannot matter are skipped.
 
@@ -73,6 +74,8 @@ class ScanOperations(CatalogSession):
             branch: Read a branch.
             tag: Read a tag.
             only_added: Of that version, read only the rows in files that its snapshot added.
+            current_columns: Of that version, read the rows in the table's current columns. Its own names are those of
+                its time.
 
         Raises:
             NoSuchTableError: There is no such table.
@@ -82,7 +85,9 @@ class ScanOperations(CatalogSession):
         """
         loaded = self._load(table)
         version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref, branch=branch, tag=tag)
-        scan = _data_scan(loaded, version, columns, row_filter, limit, only_added=only_added)
+        scan = _data_scan(
+            loaded, version, columns, row_filter, limit, only_added=only_added, current_columns=current_columns
+        )
         try:
             return _read(loaded, scan)
         except EngineCapabilityError as limit_of_engine:
@@ -101,6 +106,7 @@ class ScanOperations(CatalogSession):
         branch: str | None = None,
         tag: str | None = None,
         only_added: bool = False,
+        current_columns: bool = False,
     ) -> pa.RecordBatchReader:
         """Read rows as a stream, one file after the other, whatever the size of the table.
 
@@ -109,7 +115,9 @@ class ScanOperations(CatalogSession):
         """
         loaded = self._load(table)
         version = version_to_read(loaded, snapshot_id=snapshot_id, as_of=as_of, ref=ref, branch=branch, tag=tag)
-        scan = _data_scan(loaded, version, columns, row_filter, None, only_added=only_added)
+        scan = _data_scan(
+            loaded, version, columns, row_filter, None, only_added=only_added, current_columns=current_columns
+        )
         # The operation that opens the stream has ended when it is read.
         operation = running_operation()
         attributes = {} if operation is None else operation.attributes
@@ -128,6 +136,7 @@ class ScanOperations(CatalogSession):
             row_filter=scan.row_filter,
             columns=columns,
             only_added=scan.only_added,
+            current_columns=scan.current_columns,
         )
         return rows.slice(0, scan.limit)
 
@@ -212,6 +221,7 @@ def _data_scan(
     limit: int | None,
     *,
     only_added: bool,
+    current_columns: bool,
 ) -> NullSafeScan:
     name = table_name(table)
     match row_filter:
@@ -228,12 +238,13 @@ def _data_scan(
     scan = NullSafeScan.of_table(
         table,
         only_added=only_added,
+        current_columns=current_columns,
         row_filter=where,
         selected_fields=tuple(columns) if columns is not None else ("*",),
         snapshot_id=snapshot_id,
         limit=limit,
     )
-    known = (table.schema() if snapshot_id is None else _schema_at(table, snapshot_id)).column_names
+    known = (table.schema() if snapshot_id is None or current_columns else _schema_at(table, snapshot_id)).column_names
     if missing := [column for column in columns or () if column not in known]:
         raise ValidationError(
             f"Table '{name}' has no column {', '.join(map(repr, missing))}. It has: {', '.join(known)}.",

@@ -64,6 +64,7 @@ class Handover(MetadataCommitter, Protocol):
         row_filter: BooleanExpression,
         columns: Sequence[str],
         only_added: bool = False,
+        current_columns: bool = False,
     ) -> pa.Table:
         """Read rows into memory, in the table's types."""
 

@@ -5,15 +5,18 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from dagster import (
+    DagsterEventType,
     DagsterInstance,
     DagsterRunStatus,
     JobExecutionResult,
@@ -23,7 +26,8 @@ from dagster import (
     execute_job,
 )
 from support import io_pipeline
-from support.io_pipeline import Fault, plan_breakdowns, plan_faults
+from support.io_pipeline import Fault, add_row, plan_breakdowns, plan_faults
+from support.processes import running, wait_until
 
 from floe_dagster_iceberg.run_identity import RunIdentity, build_idempotency_key
 
@@ -256,11 +260,6 @@ def follow(runs: Runs) -> Runs:
     return replace(runs, job="follow")
 
 
-def add_row(number: int) -> None:
-    with closing(io_pipeline.open_catalog()) as catalog:
-        catalog.load_table("public.left").append(pa.table({"computed": [number]}))
-
-
 def test_a_re_execution_reads_the_changes_that_the_failed_run_read(follow: Runs) -> None:
     follow.start()
     add_row(1)
@@ -295,6 +294,45 @@ def test_changes_are_read_once_although_their_reader_is_killed_at_random(follow:
     follow.start()
     assert rows("copy") == rows("left")
     assert len(rows("copy")) == next(numbers)
+
+
+def follow_until_killed(first: int, log: Path, chance: random.Random) -> None:
+    """Add rows and copy them with Spark, in a process that is killed with its JVM or leaves that behind."""
+    command = [sys.executable, io_pipeline.__file__, "follow_spark", str(first)]
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with running(command, log, environment) as process:
+        # The first run is slow. What is left of the second one takes less than a second: read, write, commit, events.
+        wait_until(lambda: log.read_text().count(io_pipeline.READING) > 1, seconds=180, what="The second run")
+        time.sleep(chance.uniform(0, 0.8))
+        program = psutil.Process(process.pid)
+        jvm = program.children(recursive=True) if chance.random() < 0.5 else []
+        for each in [program, *jvm]:
+            each.kill()
+        assert process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_changes_are_read_once_although_their_reader_on_spark_is_killed_at_random(follow: Runs, tmp_path: Path) -> None:
+    chance, on_spark, interrupted = random.Random(7), replace(follow, job="follow_spark"), 0  # noqa: S311 - repeatable
+    for first in (100, 200, 300):
+        follow_until_killed(first, tmp_path / f"killed-at-{first}.log", chance)
+        (last,) = follow.instance.get_runs(limit=1)
+        is_started = last.status is DagsterRunStatus.STARTED
+        interrupted += is_started
+        # There is nothing to repeat of a step that is done.
+        steps_done = follow.instance.all_logs(last.run_id, of_type=DagsterEventType.STEP_SUCCESS)
+        if is_started and not steps_done and chance.random() < 0.7:
+            again = on_spark.from_failure(on_spark.close_killed_run())
+        else:
+            again = on_spark.start()
+        assert again.success
+        assert rows("copy") == rows("left")
+
+    assert interrupted, "each process was killed between two runs"
+    with closing(io_pipeline.open_catalog()) as catalog:
+        source, copied = (catalog.load_table(f"public.{name}") for name in ("left", "copy"))
+    cursor = f"{source.metadata.table_uuid}/{source.metadata.current_snapshot_id}"
+    assert copied.current_snapshot().summary["floe.cursor.public.left"] == cursor
 
 
 def refs_of_audited(table: str = "audited") -> set[str]:

@@ -130,6 +130,19 @@ def test_a_retry_finds_a_write_of_arrow_although_spark_would_be_needed_now(lake:
     assert spark_rows(lake) == [(1, "eu"), (3, "eu"), (9, "us")]
 
 
+@pytest.mark.usefixtures("unreadable")
+def test_spark_reads_an_earlier_version_in_the_current_columns_for_arrow(lake: SparkLake) -> None:
+    version = lake.table().current_snapshot().snapshot_id
+    with lake.table().update_schema() as update:
+        update.rename_column("region", "area")
+
+    rows = lake.pyspark.table_manager.scan(
+        EVENTS, ["area"], "area = 'eu' and id < 3", snapshot_id=version, current_columns=True
+    )
+
+    assert rows.to_pylist() == [{"area": "eu"}]
+
+
 def test_a_stream_that_was_read_is_not_handed_over(lake: SparkLake) -> None:
     """PyIceberg finds that it cannot read a file only after it has written the rows of the stream."""
     with_avro_files(lake)
