@@ -34,10 +34,10 @@ endif
 services: setup ## Start PostgreSQL, S3, a REST catalog, a Polaris-like gateway and Keycloak, until Ctrl-C
 	@PYTHONPATH=tests $(BIN)/python -m support.servers
 
-# A file runs on one worker, so that its module-scoped fixtures are created once. Three workers for two cores, because
+# A file runs on one worker, so that its module-scoped fixtures are created once. Four workers for two cores, because
 # many tests wait for servers and other processes.
 test: setup ## Run the tests, except slow ones (ARGS="-k name" selects some)
-	@$(BIN)/pytest -n 3 --dist loadfile -m "not slow and not e2e" $(ARGS)
+	@$(BIN)/pytest -n 4 --dist loadfile -m "not slow and not e2e" $(ARGS)
 
 test-lakes: setup ## Run the tests that depend on catalog or storage on PostgreSQL, REST and S3 (LAKES=rest selects one)
 	@for lake in $(LAKES); do \

@@ -75,8 +75,8 @@ class Shell:
 
 
 def newcomers_variables(home: Path) -> dict[str, str]:
-    """The environment of a person whose home is empty; neither our .venv nor our settings are in it."""
-    ours = ("FLOE_", "PYTHON", "VIRTUAL_ENV", "DAGSTER_", "PYTEST_", "PYICEBERG_")
+    """The environment of a person whose home is empty; neither our .venv nor our settings, or make's, are in it."""
+    ours = ("FLOE_", "MAKE", "MFLAGS", "PYTHON", "VIRTUAL_ENV", "DAGSTER_", "PYTEST_", "PYICEBERG_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     path = [entry for entry in os.environ["PATH"].split(os.pathsep) if ".venv" not in Path(entry).parts]
     # What pip has downloaded before need not come again.

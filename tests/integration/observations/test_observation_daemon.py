@@ -94,9 +94,9 @@ def test_a_change_reaches_dagster_and_what_depends_on_it(tmp_path: Path, lake: L
     table.append(rows(1))
     with daemon(tmp_path, lake) as instance:
         orders = ObservedLake(lake, instance)
-        wait_until(lambda: len(orders.materialized()) == 1, seconds=120, what="the first look")
-        wait_until(lambda: bool(partitions_of(instance, "published")), seconds=120, what="the freshness policy")
-        wait_until(lambda: bool(checked(instance)), seconds=120, what="a freshness check")
+        wait_until(lambda: len(orders.materialized()) == 1, seconds=300, what="the first look")
+        wait_until(lambda: bool(partitions_of(instance, "published")), seconds=300, what="the freshness policy")
+        wait_until(lambda: bool(checked(instance)), seconds=300, what="a freshness check")
         (evaluation, *_) = checked(instance)
         assert (evaluation.asset_key, evaluation.passed) == (dg.AssetKey(["bronze", "t"]), True)
         first = table.current_snapshot()
@@ -104,13 +104,13 @@ def test_a_change_reaches_dagster_and_what_depends_on_it(tmp_path: Path, lake: L
         assert evaluation.metadata["dagster/last_updated_timestamp"].value == first.timestamp_ms / 1000
         table.append(rows(2))
         arrived = str(table.metadata.current_snapshot_id)
-        wait_until(lambda: bool(partitions_of(instance, "arrival")), seconds=120, what="a run of the new partition")
-        wait_until(lambda: bool(partitions_of(instance, "report")), seconds=120, what="a run by data version")
+        wait_until(lambda: bool(partitions_of(instance, "arrival")), seconds=300, what="a run of the new partition")
+        wait_until(lambda: bool(partitions_of(instance, "report")), seconds=300, what="a run by data version")
         reports = len(partitions_of(instance, "report"))
         IcebergTableManager(lake.connect()).compact_table("bronze.t")
         table.refresh().append(rows(3))
-        wait_until(lambda: len(partitions_of(instance, "arrival")) == 2, seconds=120, what="another partition")
-        wait_until(lambda: len(partitions_of(instance, "report")) == reports + 1, seconds=120, what="another report")
+        wait_until(lambda: len(partitions_of(instance, "arrival")) == 2, seconds=300, what="another partition")
+        wait_until(lambda: len(partitions_of(instance, "report")) == reports + 1, seconds=300, what="another report")
         versions = [version for _, version in orders.materialized()]
 
     assert partitions_of(instance, "arrival")[0] == f"bronze.t:{arrived}"
