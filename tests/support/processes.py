@@ -13,11 +13,18 @@ import requests
 
 LONGEST_SECONDS = 900
 
+# The system may offer a port again before the server that was to listen there has started.
+_GIVEN: set[int] = set()
+
 
 def free_port() -> int:
-    """A port that is free right now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """A port that is free right now, and that nobody else in this process was given."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = int(listener.getsockname()[1])
+        if port not in _GIVEN:
+            _GIVEN.add(port)
+            return port
 
 
 def is_listening(port: int) -> bool:

@@ -15,6 +15,7 @@ from support.servers.rest_catalog import RestCatalogServer
 from support.servers.s3 import S3Server
 
 BUCKET = "lake"
+_PORT_TAKEN = "address already in use"
 T = TypeVar("T")
 
 
@@ -87,7 +88,13 @@ class Servers:
             raise self._missing[name]
         begun = time.monotonic()
         try:
-            server = self._stack.enter_context(start())
+            try:
+                server = self._stack.enter_context(start())
+            except RuntimeError as error:
+                # Between two processes, a port may be taken twice.
+                if _PORT_TAKEN not in str(error):
+                    raise
+                server = self._stack.enter_context(start())
         except (AssertionError, OSError, RuntimeError, subprocess.SubprocessError) as error:
             self._missing[name] = ServerMissing(f"{name} did not start: {error}")
             raise self._missing[name] from error

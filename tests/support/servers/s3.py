@@ -40,7 +40,7 @@ class S3Server:
         """A server for the length of the block; objects are files below `folder/s3`."""
         port, inner, control = free_port(), free_port(), free_port()
         server = cls(f"http://127.0.0.1:{port}", folder / "s3", control=f"http://127.0.0.1:{control}")
-        server.folder.mkdir()
+        server.folder.mkdir(exist_ok=True)
         command = [
             *(str(Path(sys.executable).with_name("rclone")), "serve", "s3", str(server.folder)),
             *("--addr", f"127.0.0.1:{inner}", "--config", os.devnull),
