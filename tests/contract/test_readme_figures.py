@@ -20,6 +20,14 @@ ROWS = {
     "Upsert 100,000 keys": ("upsert", "100,000 keys", "s", 5_000_000, (OURS, RAW, None, SPARK)),
     "Compact 1,000 files": ("compaction", "files of 1 MB", "s", 1000, (f"{OURS}, PyIceberg engine", None, None, SPARK)),
     "Load a day of 3,650": ("read_partition", "all 30 columns", "s", 3650, (NEW, RAW_NEW, PEER, None)),
+    "On S3 with a REST catalog, 25 ms a request: replace": (
+        *("object_store", "replace a day, 200 commits", "s", 25),
+        (NEW, RAW, PEER, None),
+    ),
+    "On S3 with a REST catalog, 25 ms a request: load": (
+        *("object_store", "load a day, 200 commits", "s", 25),
+        (NEW, RAW, PEER, None),
+    ),
     "16 writers at once": ("writers", "10 appends each", "writes committed", 16, (OURS, RAW, PEER, None)),
 }
 
